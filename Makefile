@@ -1,0 +1,114 @@
+# Everything a developer runs. `make` alone lists the targets.
+#
+#   PYTHON=python3.12 make venv        another interpreter
+#   make test PYTEST_ARGS="-k balance" only some Python tests
+#   JOBS=8 make test                   more compilers at once (default: one per core)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+BUILD := build
+# The environment comes first: cmake, ninja and mpiexec are found there if it has its own.
+export PATH := $(BIN):$(PATH):/usr/sbin:/sbin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# pip's own caution about root does not apply to a private environment.
+export PIP_ROOT_USER_ACTION := ignore
+
+NATIVE_SOURCES := $(shell find src include CMakeLists.txt -name '*.cc' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu' \
+	-o -name '*.pyx' -o -name '*.pxd' -o -name CMakeLists.txt)
+CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu')
+CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd')
+PYTHON_DIRS := src tests tools $(wildcard perf)
+
+.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench clean distclean lab-tools
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+# ---------------------------------------------------------------------------------------------------- set up
+
+REQUIREMENTS := $(VENV)/requirements.txt
+
+venv: $(REQUIREMENTS) ## private Python environment in .venv with all that is needed to build, test and check
+
+$(BIN)/python:
+	@tools/check_system.sh "$(PYTHON)"
+	$(PYTHON) -m venv $(VENV)
+
+# The list is the stamp: it is replaced only after everything on it is installed.
+$(REQUIREMENTS): $(BIN)/python pyproject.toml tools/requirements.py
+	@tools/check_system.sh $(BIN)/python
+	$(BIN)/python -m pip install -q 'pip>=23.1'
+	@$(BIN)/python tools/requirements.py dev > $@.new
+	if ! cmp -s $@.new $@; then $(BIN)/python -m pip install -q -r $@.new; fi
+	@mv $@.new $@
+
+build: $(BUILD)/dev.stamp ## compile the native core and install the package in place
+
+$(BUILD)/dev.stamp: $(REQUIREMENTS) pyproject.toml $(NATIVE_SOURCES)
+	@mkdir -p $(BUILD)
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install -q --no-build-isolation --no-deps \
+		-Cbuild-dir=$(BUILD)/dev -e .
+	@touch $@
+
+lab-tools:
+	@tools/lab_tools.sh
+
+demo: build lab-tools ## train on an emulated cluster while a NIC is cut, and draw what happens
+	$(BIN)/r2ccl-lab demo
+
+# ---------------------------------------------------------------------------------------------------- tests
+
+test: build lab-tools ## every test that this machine can run; a skipped one says what is missing
+	$(MAKE) --no-print-directory test-python
+	$(MAKE) --no-print-directory test-native
+	$(MAKE) --no-print-directory test-asan
+	$(MAKE) --no-print-directory test-tsan
+
+test-python: build ## the Python tests alone
+	$(BIN)/python -m pytest -q -rs $(PYTEST_ARGS)
+
+test-native: $(REQUIREMENTS) ## the C++ tests
+	tools/native_tests.sh $(BUILD)/native "" $(JOBS)
+
+test-asan: $(REQUIREMENTS) ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	tools/native_tests.sh $(BUILD)/asan address $(JOBS)
+
+test-tsan: $(REQUIREMENTS) ## the C++ tests under ThreadSanitizer
+	tools/native_tests.sh $(BUILD)/tsan thread $(JOBS)
+
+# ---------------------------------------------------------------------------------------------------- quality
+
+check: $(REQUIREMENTS) ## what a change must pass besides its tests: style, types, layers, spelling
+	$(BIN)/ruff check $(PYTHON_DIRS)
+	$(BIN)/ruff format --check $(PYTHON_DIRS)
+	$(BIN)/mypy
+	$(if $(CYTHON_FILES),$(BIN)/cython-lint $(CYTHON_FILES))
+	$(if $(CPP_FILES),$(BIN)/clang-format --dry-run -Werror $(CPP_FILES))
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/check_includes.py
+	$(BIN)/codespell
+
+format: $(REQUIREMENTS) ## rewrite the sources in the project's style
+	$(BIN)/ruff format $(PYTHON_DIRS)
+	$(BIN)/ruff check --fix $(PYTHON_DIRS)
+	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
+
+bench: build ## side by side with other libraries (an environment of its own under build/)
+	$(BIN)/python perf/compare.py $(BENCH_ARGS)
+
+clean: ## remove what was built; the environment stays
+	rm -rf $(BUILD) dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean ## remove the environment too
+	rm -rf $(VENV)
