@@ -1,0 +1,89 @@
+// The seam between the core and the memory it moves: element types, reductions and where buffers live.
+//
+// The executor calls a Device and never touches elements itself, so host memory and device memory take the same path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace r2ccl {
+
+// Same numbers as r2ccl.types.DType.
+enum class DType : uint8_t {
+  kBool,
+  kInt8,
+  kUint8,
+  kInt16,
+  kUint16,
+  kInt32,
+  kUint32,
+  kInt64,
+  kUint64,
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+  kFloat8E4m3fn,
+  kFloat8E5m2,
+  kComplex64,
+  kComplex128,
+  kCount
+};
+
+// Same numbers as r2ccl.types.ReduceOp. kAvg combines as kSum; the division is the avg_ranks argument of the last step.
+enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg, kCount };
+
+// Bytes of one element; 0 for a number that is no DType.
+size_t dtype_size(DType dtype) noexcept;
+
+// True for 8- and 16-bit floats: they are combined in float32 (the wide form) and rounded once, to nearest even.
+bool dtype_is_low_precision(DType dtype) noexcept;
+
+// False for combinations without a meaning: averages of bool, order of complex numbers.
+bool reducible(DType dtype, ReduceOp op) noexcept;
+
+// An operand: `wide` says that the elements are in the accumulation type, which is float32 for low-precision floats
+// and the type itself for all others. Addresses need no alignment.
+struct ConstOperand {
+  const void* data;
+  bool wide;
+};
+struct Operand {
+  void* data;
+  bool wide;
+};
+
+// Bytes of `count` elements as they lie in memory.
+inline size_t operand_bytes(size_t count, DType dtype, bool wide) noexcept {
+  return count * (wide && dtype_is_low_precision(dtype) ? sizeof(float) : dtype_size(dtype));
+}
+
+// Memory of one kind and the arithmetic on it.
+//
+// Ownership: operands stay the caller's; allocate() hands memory over until release(). Threads: any thread may call,
+// several at once, on operands that do not overlap with what another call writes. A call is complete when it returns:
+// the caller may send dst, or reuse a and b, at once.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // dst[i] = finish(a[i] op b[i]). finish divides by avg_ranks when avg_ranks > 1: pass it for the last step of kAvg
+  // only (integers truncate toward zero). Integers wrap; NaN wins in kMin and kMax; bool is or, and, and, or.
+  // dst may be exactly a or b (same address, same wideness) and never overlaps them otherwise.
+  // Requires reducible(dtype, op).
+  virtual void reduce(Operand dst, ConstOperand a, ConstOperand b, size_t count, DType dtype, ReduceOp op,
+                      uint32_t avg_ranks) noexcept = 0;
+
+  // dst[i] = finish(src[i]), widened or narrowed as the operands say. Same rule of overlap.
+  virtual void copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks) noexcept = 0;
+
+  // Memory for staging: at least 64-byte aligned, page aligned from one page on, not initialised.
+  // nullptr when there is none left. release(nullptr) does nothing.
+  virtual void* allocate(size_t bytes) noexcept = 0;
+  virtual void release(void* memory) noexcept = 0;
+};
+
+// The host's memory. Stateless, so one object serves every communicator; it lives until the process ends.
+Device& host_device() noexcept;
+
+}  // namespace r2ccl
