@@ -1,0 +1,151 @@
+// C ABI of the native core: opaque handles, plain records, no exceptions. Used by the Cython module and by C++ tests.
+//
+// Threads: every function may be called from any thread unless it says otherwise. Memory: the caller keeps buffers and
+// plans alive until the calls that use them are done; handles are freed by the function that names them.
+#ifndef R2CCL_R2CCL_H
+#define R2CCL_R2CCL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "r2ccl/plan.h"
+
+// name, number, Python class. The one list of status codes; a test compares it with r2ccl/errors.py.
+#define R2CCL_STATUS_LIST(X)               \
+  X(OK, 0, "")                             \
+  X(IN_PROGRESS, 1, "")                    \
+  X(INVALID_ARGUMENT, 2, "InvalidArgument") \
+  X(TIMEOUT, 3, "Timeout")                 \
+  X(PEER_LOST, 4, "PeerLost")              \
+  X(PEER_UNREACHABLE, 5, "PeerUnreachable") \
+  X(ABORTED, 6, "Aborted")                 \
+  X(MISMATCH, 7, "Mismatch")               \
+  X(INTERNAL, 8, "InternalError")
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define R2CCL_API __attribute__((visibility("default")))
+
+#define X(name, number, cls) R2CCL_##name = number,
+typedef enum r2ccl_status { R2CCL_STATUS_LIST(X) } r2ccl_status;
+#undef X
+
+typedef struct r2ccl_engine r2ccl_engine;
+typedef struct r2ccl_plan r2ccl_plan;
+
+// Settings of one engine; see r2ccl/config.py for their meaning.
+typedef struct r2ccl_settings {
+  int32_t rank;
+  int32_t size;
+  uint64_t chunk_bytes;
+  uint64_t staging_bytes;
+  uint64_t eager_bytes;
+  uint64_t spin_ns;
+  uint64_t stall_floor_ns;
+  uint64_t outage_ns;
+  double stall_factor;
+  int32_t failover;
+  int32_t yield_when_spinning;  // more local ranks than processors
+  const char* fault_script;     // faults the transport injects, one a line; may be empty
+} r2ccl_settings;
+
+// The layout of a plan and of the call that runs it. Arrays are read during the call only.
+typedef struct r2ccl_plan_desc {
+  uint32_t lanes;
+  uint32_t op_count;
+  uint32_t dep_count;
+  uint32_t blocks;          // of space 0 and space 1 alike
+  uint32_t split[2];        // parts per block, of space 0 and 1
+  uint32_t recv_space;      // 0, or 1 for all-to-all
+  int32_t wide;             // SCRATCH is of the accumulation type
+  uint32_t window[3][2];    // [buffer][first, end): parts that SEND, RECV and SCRATCH hold
+  const uint64_t* weights;  // cumulative, blocks + 1 entries
+  const r2ccl_op* ops;
+  const r2ccl_dep* deps;
+} r2ccl_plan_desc;
+
+// What a call is, for the comparison between ranks and for messages.
+typedef struct r2ccl_call_info {
+  uint64_t count;  // elements of space 0 (of one block where counts are given)
+  int32_t root;
+  uint8_t collective;
+  uint8_t dtype;
+  uint8_t op;
+  uint8_t flags;  // 1: counts are given (a _v call)
+} r2ccl_call_info;
+
+typedef struct r2ccl_call_args {
+  r2ccl_call_info info;
+  const r2ccl_plan* plan;
+  const void* send;
+  void* recv;
+  uint64_t count[2];            // elements of space 0 and 1
+  const uint64_t* cuts[2];      // optional: blocks + 1 element offsets, instead of the weights
+  uint64_t chunk_bytes;         // upper limit for this call, the same on all ranks
+  uint32_t avg_ranks;           // divisor of AVG, else 0
+  int32_t peer;                 // send and recv: the other rank; else -1
+} r2ccl_call_args;
+
+typedef struct r2ccl_event {
+  uint64_t time_ns;  // CLOCK_REALTIME
+  uint32_t kind;     // see observe/events.py
+  int32_t peer;
+  int32_t rail;
+  uint32_t detail;
+  uint64_t value;
+} r2ccl_event;
+
+typedef struct r2ccl_counters {
+  uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns, last_repair_ns,
+      events_dropped, staging_bytes, refused_frames;
+} r2ccl_counters;
+
+typedef struct r2ccl_link_stats {
+  int32_t peer;
+  int32_t rail;
+  uint32_t state;  // 0 up, 1 suspect, 2 down
+  uint32_t generation;
+  uint64_t tx_bytes, rx_bytes, replayed_bytes;
+} r2ccl_link_stats;
+
+R2CCL_API const char* r2ccl_status_name(int32_t status);
+
+R2CCL_API r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings);
+// Rails and links are added before r2ccl_engine_start; the engine takes ownership of the descriptors.
+R2CCL_API void r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name, uint32_t ifindex, double weight);
+R2CCL_API void r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
+R2CCL_API int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower);
+R2CCL_API void r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t same_host);
+R2CCL_API int32_t r2ccl_engine_start(r2ccl_engine*);
+
+R2CCL_API r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc* desc, int32_t size);
+R2CCL_API void r2ccl_plan_destroy(r2ccl_plan*);
+
+// Submits a call; *ticket names it. Returns OK or the error the engine is in.
+R2CCL_API int32_t r2ccl_submit(r2ccl_engine*, const r2ccl_call_args*, int32_t will_wait, uint64_t* ticket);
+// Drives progress or sleeps until the call is done or slice_ns passed (then IN_PROGRESS). A final status frees the ticket.
+R2CCL_API int32_t r2ccl_wait(r2ccl_engine*, uint64_t ticket, uint64_t slice_ns, uint32_t* replayed);
+R2CCL_API int32_t r2ccl_test(r2ccl_engine*, uint64_t ticket);
+
+// Text of the error the engine is in, or of what a running call waits for; returns the length written.
+R2CCL_API size_t r2ccl_error_text(r2ccl_engine*, char* buffer, size_t size);
+R2CCL_API size_t r2ccl_describe(r2ccl_engine*, uint64_t ticket, char* buffer, size_t size);
+R2CCL_API int32_t r2ccl_engine_status(r2ccl_engine*);
+
+R2CCL_API void r2ccl_abort(r2ccl_engine*, const char* reason);
+R2CCL_API void r2ccl_counters_read(r2ccl_engine*, r2ccl_counters*);
+R2CCL_API uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t capacity);
+R2CCL_API uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t capacity);
+// Bounded: says goodbye to the peers, lets pending output drain for at most linger_ns, joins the thread, frees all.
+R2CCL_API void r2ccl_engine_destroy(r2ccl_engine*, uint64_t linger_ns);
+
+// The host device's reduction and conversion, for tests. wide: bit 0 dst, bit 1 a, bit 2 b.
+R2CCL_API int32_t r2ccl_host_reduce(void* dst, const void* a, const void* b, uint64_t count, int32_t dtype, int32_t op,
+                                    uint32_t avg_ranks, int32_t wide);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

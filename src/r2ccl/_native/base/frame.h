@@ -1,0 +1,78 @@
+// What travels on every link and control socket: a fixed little-endian header, then `bytes` of payload.
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+namespace r2ccl {
+
+inline constexpr uint32_t kFrameMagic = 0x43324652u;  // "RF2C"
+inline constexpr uint8_t kLaneP2p = 255;              // the lane of send and recv; collectives use the ones below
+
+enum class FrameKind : uint8_t {
+  kData = 1,      // a chunk
+  kAck = 2,       // payload: ChunkId per chunk that arrived; `freed` is the credit of `lane`
+  kCredit = 3,    // `freed` of `lane`, when a chunk was applied some time after it arrived
+  kPing = 4,      // `token` comes back in a kPong, over the same path
+  kPong = 5,
+  kNotice = 6,    // "I take link (rail = message, generation = chunk) for dead"; payload: ChunkIds still unconfirmed
+  kReply = 7,     // answer to a notice: payload: one byte per ChunkId, 1 = arrived
+  kAlarm = 8,     // "somebody's call `call` differs"; payload: r2ccl_call_info of the sender's own call, if it has one
+  kLost = 9,      // "rank `message` is gone"
+  kGoodbye = 10,  // the sender closes its communicator
+  kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
+};
+
+struct FrameHeader {
+  uint32_t magic = kFrameMagic;
+  FrameKind kind{};
+  uint8_t lane = 0;
+  uint16_t flags = 0;
+  uint32_t bytes = 0;
+  uint32_t signature = 0;
+  uint64_t call = 0;
+  uint32_t message = 0;
+  uint32_t chunk = 0;
+  uint32_t freed = 0;
+  uint32_t token = 0;
+};
+static_assert(sizeof(FrameHeader) == 40);
+
+// Names a chunk between two ranks, in one direction.
+struct ChunkId {
+  uint64_t call;
+  uint32_t message;  // lane << 24 | index of the message within (pair, lane)
+  uint32_t chunk;
+  friend bool operator==(const ChunkId&, const ChunkId&) = default;
+};
+static_assert(sizeof(ChunkId) == 16);
+
+inline constexpr uint32_t kMaxMessages = 1u << 24;
+inline constexpr uint32_t message_id(uint8_t lane, uint32_t index) noexcept { return uint32_t{lane} << 24 | index; }
+
+// The wire is little-endian. On a big-endian machine the fields are swapped here and nowhere else.
+inline FrameHeader wire_order(FrameHeader h) noexcept {
+  if constexpr (std::endian::native == std::endian::big) {
+    h.magic = __builtin_bswap32(h.magic);
+    h.flags = __builtin_bswap16(h.flags);
+    h.bytes = __builtin_bswap32(h.bytes);
+    h.signature = __builtin_bswap32(h.signature);
+    h.call = __builtin_bswap64(h.call);
+    h.message = __builtin_bswap32(h.message);
+    h.chunk = __builtin_bswap32(h.chunk);
+    h.freed = __builtin_bswap32(h.freed);
+    h.token = __builtin_bswap32(h.token);
+  }
+  return h;
+}
+
+inline ChunkId wire_order(ChunkId id) noexcept {
+  if constexpr (std::endian::native == std::endian::big) {
+    id.call = __builtin_bswap64(id.call);
+    id.message = __builtin_bswap32(id.message);
+    id.chunk = __builtin_bswap32(id.chunk);
+  }
+  return id;
+}
+
+}  // namespace r2ccl

@@ -1,0 +1,70 @@
+// The stall rule: when is a link that says nothing taken for dead? One instance per link; time and readings come in.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace r2ccl {
+
+// A link is suspected when all of these hold:
+//  - something is in flight on it,
+//  - for max(floor, factor x usual gap) nothing was acknowledged and no byte moved on it, and
+//  - the peer was heard over another path in the second half of that time.
+// The last condition keeps a peer that is merely slow, stopped or starved of processor time from costing its links.
+class StallDetector {
+ public:
+  enum class Verdict { kFine, kAskPeer, kSuspect };
+
+  StallDetector(Nanoseconds floor_ns, double factor) noexcept : floor_ns_(floor_ns), factor_(factor) {}
+
+  // A chunk was acknowledged on the link. oldest_posted_ns: when that chunk was posted.
+  void acknowledged(Nanoseconds now, Nanoseconds posted_ns) noexcept {
+    const Nanoseconds from = std::max(posted_ns, moved_ns_);
+    const double gap = now > from ? static_cast<double>(now - from) : 0.0;
+    usual_ns_ += (gap - usual_ns_) / 8.0;
+    moved_ns_ = now;
+  }
+
+  Nanoseconds limit_ns() const noexcept {
+    return std::max(floor_ns_, static_cast<Nanoseconds>(factor_ * usual_ns_));
+  }
+
+  // The reading of Link::progress is worth its system call.
+  bool wants_progress(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
+    return oldest_posted_ns != 0 && now > oldest_posted_ns && silent_ns(now, oldest_posted_ns) > limit_ns() / 4;
+  }
+  void progress(Nanoseconds now, uint64_t reading) noexcept {
+    if (reading == reading_) return;
+    reading_ = reading;
+    moved_ns_ = now;
+  }
+
+  // oldest_posted_ns: of the chunks in flight on the link, 0 when there is none.
+  // heard_elsewhere_ns: when anything came from the peer over another path.
+  Verdict step(Nanoseconds now, Nanoseconds oldest_posted_ns, Nanoseconds heard_elsewhere_ns) noexcept {
+    if (oldest_posted_ns == 0 || now <= oldest_posted_ns) return Verdict::kFine;
+    const Nanoseconds silent = silent_ns(now, oldest_posted_ns), limit = limit_ns();
+    if (silent < limit / 2) return Verdict::kFine;
+    const bool asked = asked_ns_ + limit / 2 > now && asked_ns_ >= oldest_posted_ns;
+    if (silent >= limit && heard_elsewhere_ns + limit / 2 > now) return Verdict::kSuspect;
+    if (asked) return Verdict::kFine;
+    asked_ns_ = now;
+    return Verdict::kAskPeer;
+  }
+
+ private:
+  Nanoseconds silent_ns(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
+    const Nanoseconds since = std::max(oldest_posted_ns, moved_ns_);
+    return now > since ? now - since : 0;
+  }
+
+  Nanoseconds floor_ns_;
+  double factor_;
+  double usual_ns_ = 0;
+  Nanoseconds moved_ns_ = 0;
+  Nanoseconds asked_ns_ = 0;
+  uint64_t reading_ = 0;
+};
+
+}  // namespace r2ccl

@@ -1,0 +1,148 @@
+// Repair between two peers: suspect -> notice -> answer with what arrived -> roll back and replay -> fenced.
+// A state machine without socket, clock or thread: inputs come in, actions go out, in the order they must be done.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "flow/ledger.h"
+
+namespace r2ccl {
+
+enum class LinkState : uint8_t { kUp = 0, kSuspect = 1, kDown = 2 };
+
+struct FailoverAction {
+  enum Kind : uint8_t {
+    kFence,     // Link::fence, now: nothing that follows may overtake it (rule 2)
+    kNotice,    // send {link, generation, ids} over every living path to the peer
+    kAnswer,    // send {link, generation, arrived} over every living path to the peer
+    kReplay,    // `count` chunks wait in the ledger's replay list
+    kRepaired,  // all of them have been acknowledged; `duration_ns` since the suspicion
+  };
+  Kind kind;
+  uint32_t link = 0;
+  uint32_t generation = 0;
+  uint32_t count = 0;
+  Nanoseconds duration_ns = 0;
+  std::vector<ChunkId> ids{};
+  std::vector<uint8_t> arrived{};
+};
+
+// What the receiving side knows of chunks from the peer.
+class ArrivedSet {
+ public:
+  virtual ~ArrivedSet() = default;
+  virtual bool arrived(const ChunkId& id) const noexcept = 0;
+};
+
+class Failover {
+ public:
+  Failover(SendLedger& ledger, const ArrivedSet& arrived) noexcept : ledger_(ledger), arrived_(arrived) {}
+
+  void add_link() {
+    ledger_.add_link();
+    links_.push_back({});
+  }
+  uint32_t link_count() const noexcept { return static_cast<uint32_t>(links_.size()); }
+  LinkState state(uint32_t link) const noexcept { return links_[link].state; }
+  uint32_t generation(uint32_t link) const noexcept { return links_[link].generation; }
+  bool usable(uint32_t link) const noexcept { return links_[link].state == LinkState::kUp; }
+  bool any_usable() const noexcept {
+    for (const auto& l : links_)
+      if (l.state == LinkState::kUp) return true;
+    return false;
+  }
+
+  // This side takes the link for dead.
+  void suspect(uint32_t link, Nanoseconds now, std::vector<FailoverAction>* out) {
+    One& l = links_[link];
+    if (l.state != LinkState::kUp) return;
+    l.state = LinkState::kSuspect;
+    l.since_ns = now;
+    l.noticed_ns = now;
+    l.ids.clear();
+    ledger_.collect(link, &l.ids);
+    out->push_back({.kind = FailoverAction::kFence, .link = link, .generation = l.generation});
+    out->push_back({.kind = FailoverAction::kNotice, .link = link, .generation = l.generation, .ids = l.ids});
+  }
+
+  // The peer takes the link for dead and asks which of `ids` arrived. Every copy of a notice is answered alike: after
+  // the fence nothing more can arrive over the link, so the answer is final.
+  void notice(uint32_t link, uint32_t generation, const std::vector<ChunkId>& ids, Nanoseconds now,
+              std::vector<FailoverAction>* out) {
+    if (link >= links_.size() || generation != links_[link].generation) return;
+    suspect(link, now, out);
+    FailoverAction answer{.kind = FailoverAction::kAnswer, .link = link, .generation = generation};
+    answer.arrived.reserve(ids.size());
+    for (const ChunkId& id : ids) answer.arrived.push_back(arrived_.arrived(id) ? 1 : 0);
+    out->push_back(std::move(answer));
+  }
+
+  // The peer's answer to our notice. `acknowledged` is called with the entry of each chunk that had arrived.
+  template <class F>
+  void answer(uint32_t link, uint32_t generation, const std::vector<uint8_t>& arrived, F&& acknowledged,
+              std::vector<FailoverAction>* out) {
+    if (link >= links_.size()) return;
+    One& l = links_[link];
+    if (generation != l.generation || l.state != LinkState::kSuspect || arrived.size() != l.ids.size()) return;
+    for (size_t i = 0; i < arrived.size(); ++i) {
+      Sent sent;
+      if (arrived[i] && ledger_.acknowledge(l.ids[i], link, &sent)) acknowledged(sent);
+    }
+    l.state = LinkState::kDown;
+    l.replaying = ledger_.roll_back(link);
+    out->push_back({.kind = FailoverAction::kReplay, .link = link, .generation = generation, .count = l.replaying});
+    open_repairs_.push_back({link, l.since_ns, l.replaying});
+  }
+
+  // A chunk that was being replayed has been acknowledged, or was found to have arrived.
+  void replay_acknowledged(Nanoseconds now, std::vector<FailoverAction>* out) {
+    if (open_repairs_.empty()) return;
+    if (open_repairs_.front().left > 0) --open_repairs_.front().left;
+    close_repairs(now, out);
+  }
+  void close_repairs(Nanoseconds now, std::vector<FailoverAction>* out) {
+    while (!open_repairs_.empty() && open_repairs_.front().left == 0) {
+      const Repair r = open_repairs_.front();
+      open_repairs_.erase(open_repairs_.begin());
+      out->push_back({.kind = FailoverAction::kRepaired,
+                      .link = r.link,
+                      .generation = links_[r.link].generation,
+                      .duration_ns = now - r.since_ns});
+    }
+  }
+
+  // Notices and answers may be lost with the paths that carried them: repeat what was not answered.
+  void tick(Nanoseconds now, std::vector<FailoverAction>* out) {
+    for (uint32_t i = 0; i < links_.size(); ++i) {
+      One& l = links_[i];
+      if (l.state != LinkState::kSuspect || now < l.noticed_ns + kRepeatNs) continue;
+      l.noticed_ns = now;
+      out->push_back({.kind = FailoverAction::kNotice, .link = i, .generation = l.generation, .ids = l.ids});
+    }
+  }
+
+  static constexpr Nanoseconds kRepeatNs = 20'000'000;
+
+ private:
+  struct One {
+    LinkState state = LinkState::kUp;
+    uint32_t generation = 0;
+    Nanoseconds since_ns = 0;
+    Nanoseconds noticed_ns = 0;
+    uint32_t replaying = 0;
+    std::vector<ChunkId> ids;
+  };
+  struct Repair {
+    uint32_t link;
+    Nanoseconds since_ns;
+    uint32_t left;
+  };
+
+  SendLedger& ledger_;
+  const ArrivedSet& arrived_;
+  std::vector<One> links_;
+  std::vector<Repair> open_repairs_;
+};
+
+}  // namespace r2ccl

@@ -1,0 +1,134 @@
+// A link that fails on demand. The script (Config.fault_script, written by r2ccl.testing.FaultScript) has a fault a line:
+//   rail=1 peer=* kind=blackhole after_bytes=1000000
+//   rail=0 peer=2 kind=reset after_ms=500
+#include <errno.h>
+
+#include <cstdlib>
+#include <optional>
+#include <sstream>
+
+#include "base/clock.h"
+#include "transport/transport.h"
+
+namespace r2ccl {
+
+namespace {
+
+enum class FaultKind { kBlackhole, kTxDrop, kRxDrop, kReset };
+
+struct Fault {
+  FaultKind kind{};
+  uint64_t after_bytes = 0;  // of data payload written and read on the link
+  uint64_t after_ns = 0;     // since the link was made
+};
+
+std::optional<Fault> fault_of_line(const std::string& line, int32_t peer, uint32_t rail) {
+  Fault fault;
+  bool matches = false;
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    const auto eq = word.find('=');
+    if (eq == std::string::npos) continue;
+    const std::string key = word.substr(0, eq), value = word.substr(eq + 1);
+    if (key == "rail") {
+      if (value != "*" && static_cast<uint32_t>(std::atoi(value.c_str())) != rail) return std::nullopt;
+    } else if (key == "peer") {
+      if (value != "*" && std::atoi(value.c_str()) != peer) return std::nullopt;
+    } else if (key == "kind") {
+      matches = true;
+      fault.kind = value == "reset"     ? FaultKind::kReset
+                   : value == "tx-drop" ? FaultKind::kTxDrop
+                   : value == "rx-drop" ? FaultKind::kRxDrop
+                                        : FaultKind::kBlackhole;
+    } else if (key == "after_bytes") {
+      fault.after_bytes = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (key == "after_ms") {
+      fault.after_ns = std::strtoull(value.c_str(), nullptr, 10) * 1'000'000u;
+    }
+  }
+  return matches ? std::optional(fault) : std::nullopt;
+}
+
+class FaultyLink final : public Link, LinkEvents {
+ public:
+  FaultyLink(std::unique_ptr<Link> inner, Fault fault) noexcept
+      : Link(inner->peer(), inner->rail()), inner_(std::move(inner)), fault_(fault), born_(monotonic_ns()) {}
+
+  bool ready() const noexcept override { return inner_->ready(); }
+  bool write(const FrameHeader& header, const uint8_t* payload) noexcept override {
+    if (!inner_->ready()) return false;
+    if (fired() && fault_.kind != FaultKind::kRxDrop) return true;  // swallowed
+    moved_ += header.bytes;
+    return inner_->write(header, payload);
+  }
+  void control(const FrameHeader& header, const void* payload) noexcept override {
+    if (!(fired() && fault_.kind != FaultKind::kRxDrop)) inner_->control(header, payload);
+  }
+  void flush() noexcept override { inner_->flush(); }
+  void fence() noexcept override { inner_->fence(); }
+  uint64_t progress() noexcept override { return inner_->progress(); }
+  bool written() const noexcept override { return inner_->written(); }
+  bool lossless() const noexcept override { return false; }
+  int fd() const noexcept override { return inner_->fd(); }
+  bool wants_write() const noexcept override { return inner_->wants_write(); }
+  void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
+    events_ = &events;
+    reset_if_due();
+    if (inner_->fd() >= 0) inner_->on_ready(*this, readable, writable);
+  }
+  bool poll(LinkEvents& events) noexcept override {
+    events_ = &events;
+    reset_if_due();
+    return inner_->poll(*this);
+  }
+  uint64_t tx_bytes() const noexcept override { return inner_->tx_bytes(); }
+  uint64_t rx_bytes() const noexcept override { return inner_->rx_bytes(); }
+
+ private:
+  bool fired() const noexcept {
+    if (fault_.after_ns) return monotonic_ns() - born_ >= fault_.after_ns;
+    return moved_ >= fault_.after_bytes;
+  }
+  bool drops_input() const noexcept { return fired() && fault_.kind != FaultKind::kTxDrop; }
+  void reset_if_due() noexcept {
+    if (fault_.kind != FaultKind::kReset || reset_ || !fired()) return;
+    reset_ = true;
+    events_->broken(*this, ECONNRESET);
+  }
+
+  uint8_t* landing(Link&, const FrameHeader& header) noexcept override {
+    return drops_input() ? nullptr : events_->landing(*this, header);
+  }
+  void arrived(Link&, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept override {
+    // A frame whose landing was granted before the fault is complete: it has arrived.
+    if (drops_input() && !landed) return;
+    moved_ += header.bytes;
+    events_->arrived(*this, header, payload, landed);
+  }
+  void control(Link&, const FrameHeader& header, const uint8_t* payload) noexcept override {
+    if (!drops_input()) events_->control(*this, header, payload);
+  }
+  void broken(Link&, int error) noexcept override {
+    if (!drops_input()) events_->broken(*this, error);
+  }
+
+  std::unique_ptr<Link> inner_;
+  Fault fault_;
+  uint64_t born_;
+  uint64_t moved_ = 0;
+  bool reset_ = false;
+  LinkEvents* events_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> make_faulty_link(std::unique_ptr<Link> inner, const std::string& script) noexcept {
+  std::istringstream lines(script);
+  for (std::string line; std::getline(lines, line);) {
+    if (auto fault = fault_of_line(line, inner->peer(), inner->rail()))
+      return std::make_unique<FaultyLink>(std::move(inner), *fault);
+  }
+  return inner;
+}
+
+}  // namespace r2ccl

@@ -1,0 +1,108 @@
+// A TCP connection as a link. The payload of a large frame is read straight into its destination.
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+
+#include "base/frame_stream.h"
+#include "transport/transport.h"
+
+namespace r2ccl {
+
+namespace {
+
+// Bytes that wait in the kernel unsent: small, so that a slow rail does not swallow chunks that another could carry.
+constexpr int kNotsentLowatBytes = 128 << 10;
+constexpr size_t kReadBudgetBytes = 1 << 20;
+
+class TcpLink final : public Link {
+ public:
+  TcpLink(int32_t peer, uint32_t rail, int fd, uint32_t max_payload) noexcept
+      : Link(peer, rail), stream_(fd, max_payload) {
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    int lowat = kNotsentLowatBytes;
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat);
+  }
+
+  bool ready() const noexcept override { return stream_.open() && stream_.idle() && !error_; }
+  bool write(const FrameHeader& header, const uint8_t* payload) noexcept override {
+    if (!ready()) return false;
+    note(stream_.start(header, payload));
+    return true;
+  }
+  void control(const FrameHeader& header, const void* payload) noexcept override { stream_.control(header, payload); }
+  void flush() noexcept override { note(stream_.flush()); }
+  void fence() noexcept override { stream_.close(); }
+  bool written() const noexcept override { return stream_.idle(); }
+  bool wants_write() const noexcept override { return stream_.open() && stream_.has_output(); }
+  int fd() const noexcept override { return stream_.fd(); }
+
+  uint64_t progress() noexcept override {
+    if (!stream_.open()) return 0;
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (getsockopt(stream_.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+    return info.tcpi_bytes_acked;
+  }
+
+  void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
+    if (writable && stream_.open()) note(stream_.flush());
+    if (readable && stream_.open() && !error_) {
+      Adapter sink{*this, events};
+      int rc = stream_.read(sink, kReadBudgetBytes);
+      if (rc == FrameStream::kClosed) {
+        closed_ = true;
+      } else if (rc == FrameStream::kBadFrame) {
+        note(EPROTO);
+      } else {
+        note(rc);
+      }
+    }
+    if (stream_.open() && (error_ || closed_)) events.broken(*this, error_);
+  }
+  // An error met while writing is reported from here, not from inside write.
+  bool poll(LinkEvents& events) noexcept override {
+    if (!error_ || !stream_.open()) return false;
+    events.broken(*this, error_);
+    return true;
+  }
+
+  uint64_t tx_bytes() const noexcept override { return stream_.tx_bytes; }
+  uint64_t rx_bytes() const noexcept override { return stream_.rx_bytes; }
+
+ private:
+  struct Adapter final : FrameSink {
+    Adapter(TcpLink& l, LinkEvents& e) noexcept : link(l), events(e) {}
+    uint8_t* landing(const FrameHeader& h) noexcept override {
+      return h.kind == FrameKind::kData ? events.landing(link, h) : nullptr;
+    }
+    void frame(const FrameHeader& h, const uint8_t* payload, bool landed) noexcept override {
+      if (h.kind == FrameKind::kData) {
+        if (payload || h.bytes == 0) events.arrived(link, h, payload, landed);
+      } else if (payload || h.bytes == 0) {
+        events.control(link, h, payload);
+      }
+    }
+    TcpLink& link;
+    LinkEvents& events;
+  };
+
+  void note(int rc) noexcept {
+    if (rc != 0 && !error_) error_ = rc;
+  }
+
+  FrameStream stream_;
+  int error_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> make_tcp_link(int32_t peer, uint32_t rail, int fd, uint32_t max_payload) noexcept {
+  return std::make_unique<TcpLink>(peer, rail, fd, max_payload);
+}
+
+}  // namespace r2ccl

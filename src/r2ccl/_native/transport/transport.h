@@ -1,0 +1,89 @@
+// The narrow interface between the executor and a way to move bytes. No policy lives behind it.
+//
+// A Link joins one local rail to one rail of one peer. The executor owns links and calls them from the thread that
+// drives progress; events come back on that thread, from `poll` and `on_ready`, never from `write`, `fence` or `control`.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/frame.h"
+
+namespace r2ccl {
+
+class Link;
+
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+  // Where the payload of a data frame shall be stored as it comes; nullptr: discard it.
+  virtual uint8_t* landing(Link& link, const FrameHeader& header) noexcept = 0;
+  // A data frame is here. landed: the payload lies where `landing` said; else it is a view valid during the call.
+  virtual void arrived(Link& link, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept = 0;
+  virtual void control(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept = 0;
+  // The transport says that the link is broken. `error` is an errno, or 0 when the peer ended it in good order.
+  virtual void broken(Link& link, int error) noexcept = 0;
+};
+
+class Link {
+ public:
+  Link(int32_t peer, uint32_t rail) noexcept : peer_(peer), rail_(rail) {}
+  virtual ~Link() = default;
+  int32_t peer() const noexcept { return peer_; }
+  uint32_t rail() const noexcept { return rail_; }
+
+  // Room for a data frame now.
+  virtual bool ready() const noexcept = 0;
+  // Takes a data frame; only when ready(). The payload stays valid until the frame is acknowledged or the link is
+  // fenced (lossless links are done with it on return). False: no room after all, nothing was taken.
+  virtual bool write(const FrameHeader& header, const uint8_t* payload) noexcept = 0;
+  // Queues a control frame (copied); it leaves at the latest with the next `flush`.
+  virtual void control(const FrameHeader& header, const void* payload) noexcept = 0;
+  virtual void flush() noexcept {}
+  // Ends the link at this end: after return it neither reads source memory nor writes any destination.
+  virtual void fence() noexcept = 0;
+  // Grows while bytes are known to reach the peer; the stall rule compares two readings.
+  virtual uint64_t progress() noexcept = 0;
+  // All that was written has left this process (used when acknowledgements are switched off).
+  virtual bool written() const noexcept { return true; }
+
+  // What was written is delivered as long as the peer's process lives: no acknowledgement, no replay.
+  virtual bool lossless() const noexcept { return false; }
+  // Credits through memory, where there is shared memory. False: they travel in frames.
+  virtual bool publish_credit(uint8_t, uint32_t) noexcept { return false; }
+  virtual bool read_credit(uint8_t, uint32_t*) noexcept { return false; }
+
+  // Descriptor for epoll, or -1 for a link that is polled.
+  virtual int fd() const noexcept { return -1; }
+  virtual bool wants_write() const noexcept { return false; }
+  virtual void on_ready(LinkEvents&, bool readable, bool writable) noexcept;
+  // Delivers what has come; true if there was anything.
+  virtual bool poll(LinkEvents&) noexcept { return false; }
+  // Memory links: declare that this side is about to sleep; true if it must not, since something has come.
+  virtual bool prepare_sleep() noexcept { return false; }
+  virtual void awake() noexcept {}
+  // The peer sleeps and must be woken by a control socket after this side wrote.
+  virtual bool take_wake_request() noexcept { return false; }
+
+  virtual uint64_t tx_bytes() const noexcept = 0;
+  virtual uint64_t rx_bytes() const noexcept = 0;
+
+ private:
+  int32_t peer_;
+  uint32_t rail_;
+};
+
+inline void Link::on_ready(LinkEvents&, bool, bool) noexcept {}
+
+std::unique_ptr<Link> make_tcp_link(int32_t peer, uint32_t rail, int fd, uint32_t max_payload) noexcept;
+// One half of a shared segment of 2 * shm_segment_half(ring_bytes) bytes; nullptr when it cannot be mapped.
+std::unique_ptr<Link> make_shm_link(int32_t peer, int memfd, uint64_t ring_bytes, bool lower) noexcept;
+inline constexpr uint64_t kShmHeaderBytes = 4096;
+
+// A link in one process, for tests: frames are queued in memory and need acknowledgement like TCP's.
+std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_loopback_links(int32_t a, int32_t b, uint32_t rail);
+
+// Wraps a link so that the faults of a script befall it; the link itself when the script has none for it.
+std::unique_ptr<Link> make_faulty_link(std::unique_ptr<Link> inner, const std::string& script) noexcept;
+
+}  // namespace r2ccl

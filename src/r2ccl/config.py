@@ -1,0 +1,160 @@
+"""Every setting of r2ccl, in one frozen dataclass. ``Config.from_env`` is the only reader of ``R2CCL_*``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from .errors import InvalidArgument
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one communicator. All ranks must use the same values for the fields marked (agreed).
+
+    Which paths are used
+        rails: names, globs (``eth*``) or addresses of the interfaces to use as rails, comma-separated;
+            empty: every suitable interface. On one host TCP rails are used only when this is set and
+            ``shm`` is False or the ranks do not share memory.
+        exclude_rails: the same form, never to be used.
+        oob_interface: interface or address for control sockets; empty: the route to rank 0.
+        host_id: overrides the identity by which ranks are grouped into hosts.
+        shm: use shared memory between ranks of one host.
+
+    Waiting
+        init_timeout_s: deadline of ``init``; ranks that are missing then are named.
+        timeout_s: default deadline of a call (``timeout_s=`` of the call wins).
+        outage_s: how long calls stall when no rail to a live peer is left, before ``PeerUnreachable``.
+        spin_us: how long a waiting caller polls before it sleeps.
+
+    Moving bytes (agreed)
+        chunk_bytes: upper limit of a chunk, the unit of transfer, acknowledgement and repair.
+        staging_bytes: receive memory per peer, whatever the message size.
+        eager_bytes: messages up to this size are copied when sent, so that a call need not wait for acknowledgements.
+        shm_ring_bytes: size of the shared-memory ring per direction and pair of ranks of one host.
+
+    Failure
+        failover (agreed): False switches off the ledger's acknowledgements, to measure what they cost.
+        stall_floor_ms, stall_factor: a link is suspected when its oldest chunk is older than
+            ``max(stall_floor_ms, stall_factor x usual time)`` while another path to the same peer answers.
+        fault_script: faults that the transport injects, for tests (see ``r2ccl.testing.FaultScript``).
+
+    Plans (agreed)
+        algorithm: force an algorithm by name (see ``docs/plans.md``); empty: by cost.
+        deterministic: keep the order of reduction whatever happens; repair by Shares only.
+
+    Start
+        secret: the job's secret, text; or ``secret_file``: a file that holds it.
+        port: port of rank 0's store; 0: MASTER_PORT, or the next free one after it.
+        log_level: debug, info, warning or error.
+    """
+
+    rails: str = ""
+    exclude_rails: str = ""
+    oob_interface: str = ""
+    host_id: str = ""
+    shm: bool = True
+
+    init_timeout_s: float = 60.0
+    timeout_s: float = 600.0
+    outage_s: float = 60.0
+    spin_us: int = 200
+
+    chunk_bytes: int = 256 * KIB
+    staging_bytes: int = 8 * MIB
+    eager_bytes: int = 16 * KIB
+    shm_ring_bytes: int = 1 * MIB
+
+    failover: bool = True
+    stall_floor_ms: float = 60.0
+    stall_factor: float = 4.0
+    fault_script: str = ""
+
+    algorithm: str = ""
+    deterministic: bool = False
+
+    secret: str = ""
+    secret_file: str = ""
+    port: int = 0
+    log_level: str = "warning"
+
+    def __post_init__(self) -> None:
+        for name, low in _LOWEST.items():
+            if getattr(self, name) < low:
+                raise InvalidArgument(f"Config.{name} = {getattr(self, name)!r}: must be at least {low}")
+        if self.staging_bytes < 2 * self.chunk_bytes:
+            raise InvalidArgument(
+                f"Config.staging_bytes = {self.staging_bytes} holds less than two chunks of chunk_bytes = "
+                f"{self.chunk_bytes}: raise staging_bytes or lower chunk_bytes"
+            )
+        if self.log_level not in _LOG_LEVELS:
+            raise InvalidArgument(f"Config.log_level = {self.log_level!r}: one of {', '.join(_LOG_LEVELS)}")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
+        """Settings from ``R2CCL_<FIELD>`` variables; ``overrides`` win. An unknown ``R2CCL_*`` name is refused."""
+        environ = os.environ if environ is None else environ
+        kinds = {f.name: type(f.default) for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, text in environ.items():
+            if not key.startswith(PREFIX) or key in _OTHER_VARIABLES:
+                continue
+            name = key[len(PREFIX) :].lower()
+            if name not in kinds:
+                near = difflib.get_close_matches(name, kinds, n=1)
+                hint = f"; did you mean {PREFIX}{near[0].upper()}?" if near else ""
+                raise InvalidArgument(f"unknown environment variable {key}={text!r}{hint}")
+            values[name] = _parse(key, text, kinds[name])
+        return cls(**{**values, **overrides})
+
+    def with_(self, **changes: Any) -> Config:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def agreed(self) -> dict[str, Any]:
+        """The fields that must be equal on all ranks."""
+        return {name: getattr(self, name) for name in _AGREED}
+
+
+PREFIX = "R2CCL_"
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+_OTHER_VARIABLES = frozenset({"R2CCL_LAB"})  # set by r2ccl-lab for the programs that it runs
+_AGREED = (
+    "chunk_bytes",
+    "staging_bytes",
+    "eager_bytes",
+    "shm_ring_bytes",
+    "failover",
+    "algorithm",
+    "deterministic",
+)
+_LOWEST: dict[str, float] = {
+    "init_timeout_s": 0.0,
+    "timeout_s": 0.0,
+    "outage_s": 0.0,
+    "spin_us": 0,
+    "chunk_bytes": 4 * KIB,
+    "eager_bytes": 0,
+    "shm_ring_bytes": 64 * KIB,
+    "stall_floor_ms": 1.0,
+    "stall_factor": 1.0,
+    "port": 0,
+}
+_SUFFIX = {"K": KIB, "M": MIB, "G": 1 << 30}
+
+
+def _parse(key: str, text: str, kind: type) -> Any:
+    try:
+        if kind is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        if kind is int and text[-1:].upper() in _SUFFIX:
+            return int(text[:-1]) * _SUFFIX[text[-1].upper()]
+        return kind(text)
+    except (KeyError, ValueError):
+        raise InvalidArgument(f"{key}={text!r}: expected {kind.__name__}") from None
