@@ -1,0 +1,194 @@
+"""The TCP bootstrap: rank 0 runs a store, the other ranks connect to it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from dataclasses import dataclass
+
+from ..errors import BootstrapError, PeerLost, Timeout
+from .address import address_text, is_local, is_loopback, listen_everywhere, listen_on_loopback, resolve
+from .auth import derive, job_id
+from .base import Deadline, check_value
+from .join import join_store
+from .store import Store
+from .wire import HEAD, GatherRequest, Kind, frame, max_result_bytes, pack_gather, parse_head, parse_result
+
+log = logging.getLogger("r2ccl.bootstrap")
+PORTS_TRIED = 17
+_GRACE_S = 2.0
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the ranks meet: equal on all of them."""
+
+    host: str
+    ports: tuple[int, ...]
+    size: int
+    run: str = ""
+    """Tells jobs apart that share a machine and a port: the launcher's run id, if it has one."""
+    secret: bytes | None = None
+
+    @property
+    def job(self) -> bytes:
+        """Public name of the job, carried by every handshake."""
+        return job_id(self.ports[0], self.size, self.run)
+
+    @property
+    def key(self) -> bytes:
+        """Key of the store's handshakes; without a secret it keeps nobody out, and the store stays on loopback."""
+        return derive(self.secret or b"", "store")
+
+
+def candidate_ports(port: int, *, skip_first: bool) -> tuple[int, ...]:
+    """The given port and the 16 after it; without the first when the launcher's own store holds it."""
+    ports = range(port, min(port + PORTS_TRIED, 1 << 16))
+    return tuple(ports)[1:] if skip_first else tuple(ports)
+
+
+def tcp_bootstrap(meeting: Meeting, rank: int, deadline: Deadline) -> TcpRank0 | TcpClient:
+    """This rank's bootstrap. Rank 0 returns at once; the others once they are connected to rank 0.
+
+    Raises ``Timeout`` when rank 0 cannot be reached, ``BootstrapError`` when no port is free, MASTER_ADDR is no
+    address, or the job spans machines without a secret.
+    """
+    return TcpRank0(meeting) if rank == 0 else TcpClient(meeting, rank, deadline)
+
+
+class TcpRank0:
+    """The bootstrap of rank 0, which owns the store."""
+
+    rank = 0
+
+    def __init__(self, meeting: Meeting) -> None:
+        self.size = meeting.size
+        self._meeting = meeting
+        # With a secret the clients derive the key from this nonce; without, it is the key itself, over loopback only.
+        nonce = secrets.token_bytes(_KEY_BYTES)
+        self.secret = derive(meeting.secret, "session", nonce) if meeting.secret else nonce
+        listeners = _listen(meeting)
+        self.port = int(listeners[0].getsockname()[1])
+        if not meeting.secret:
+            log.info("no secret: rank 0's store listens on loopback only (R2CCL_SECRET is needed for several machines)")
+        self._store = Store(listeners, meeting.size, meeting.key, meeting.job, nonce)
+
+    @property
+    def local_hint(self) -> str | None:
+        """The local address by which another rank came in."""
+        return _plain(self._store.reached_at)
+
+    def all_gather(self, tag: str, value: bytes, deadline: Deadline) -> list[bytes]:
+        """See ``Bootstrap.all_gather``."""
+        check_value(tag, value)
+        request = GatherRequest(tag, value, deadline.remaining(), deadline.seconds)
+        try:
+            return _unpack(*self._store.gather(request, deadline), self.size)
+        except Timeout as error:
+            if self._meeting.secret or _is_loopback_name(self._meeting.host):
+                raise
+            raise Timeout(
+                f"{error}; without a secret only ranks on rank 0's machine can join: "
+                "set R2CCL_SECRET to the same value on every machine if there are others"
+            ) from None
+
+    def close(self) -> None:
+        """See ``Bootstrap.close``."""
+        self._store.close()
+
+
+class TcpClient:
+    """The bootstrap of every other rank: one connection to rank 0."""
+
+    def __init__(self, meeting: Meeting, rank: int, deadline: Deadline) -> None:
+        self.rank = rank
+        self.size = meeting.size
+        hosts = resolve(meeting.host, 0, what="MASTER_ADDR")
+        if not meeting.secret:
+            if not any(is_local(address, family) for family, address in hosts):
+                raise BootstrapError(
+                    f"MASTER_ADDR={meeting.host} is another machine, and there is no secret, without which rank 0's "
+                    "store is open to its own machine only: set R2CCL_SECRET (or R2CCL_SECRET_FILE) to the same value "
+                    "on every machine"
+                )
+            hosts = [(int(socket.AF_INET), ("127.0.0.1", 0)), *(h for h in hosts if is_loopback(h[1][0]))]
+        hello = {"for": "store", "rank": rank, "size": meeting.size}
+        self._sock = join_store(list(dict.fromkeys(hosts)), meeting.ports, meeting.key, meeting.job, hello, deadline)
+        self._where = address_text(self._sock.getpeername())
+        self.local_hint = _plain(self._sock.getsockname()[0])
+        kind, body = self._receive(deadline, "the welcome of rank 0")
+        if kind is not Kind.WELCOME or len(body) != _KEY_BYTES:
+            raise BootstrapError(f"rank 0's store at {self._where} sent a frame of kind {kind} as its welcome")
+        self.secret = derive(meeting.secret, "session", body) if meeting.secret else body
+
+    def all_gather(self, tag: str, value: bytes, deadline: Deadline) -> list[bytes]:
+        """See ``Bootstrap.all_gather``."""
+        check_value(tag, value)
+        request = GatherRequest(tag, value, deadline.remaining(), deadline.seconds)
+        self._sock.settimeout(deadline.remaining() + _GRACE_S)
+        try:
+            self._sock.sendall(frame(Kind.GATHER, pack_gather(request)))
+        except TimeoutError:
+            raise Timeout(f"{tag}: rank 0's store at {self._where} takes no data") from None
+        except OSError as error:
+            raise PeerLost(f"{tag}: rank 0's store at {self._where} is gone ({error.strerror or error})") from error
+        return _unpack(*self._receive(deadline, tag), self.size)
+
+    def close(self) -> None:
+        """See ``Bootstrap.close``."""
+        self._sock.close()
+
+    def _receive(self, deadline: Deadline, what: str) -> tuple[Kind, bytes]:
+        # The store answers at this rank's deadline, naming who is missing; the grace is for its answer to arrive.
+        length, kind = parse_head(self._read(HEAD.size, deadline, what), max_result_bytes(self.size))
+        return kind, self._read(length, deadline, what)
+
+    def _read(self, wanted: int, deadline: Deadline, what: str) -> bytes:
+        data = bytearray()
+        end = Deadline(deadline.remaining() + _GRACE_S)
+        while len(data) < wanted:
+            self._sock.settimeout(max(0.001, end.remaining()))
+            try:
+                part = self._sock.recv(min(wanted - len(data), 1 << 20))
+            except TimeoutError:
+                raise Timeout(f"{what}: rank 0's store at {self._where} did not answer") from None
+            except OSError as error:
+                raise PeerLost(f"{what}: rank 0's store at {self._where} is gone ({error.strerror})") from error
+            if not part:
+                raise PeerLost(f"{what}: rank 0 at {self._where} closed its store (its process ended or gave up)")
+            data += part
+        return bytes(data)
+
+
+def _unpack(kind: Kind, body: bytes, size: int) -> list[bytes]:
+    if kind is Kind.RESULT:
+        return parse_result(body, size)
+    text = body.decode(errors="replace")
+    if kind is Kind.TIMEOUT:
+        raise Timeout(text)
+    if kind is Kind.LOST:
+        raise PeerLost(text)
+    raise BootstrapError(f"rank 0's store answered with a frame of kind {kind}: {text[:200]}")
+
+
+def _listen(meeting: Meeting) -> list[socket.socket]:
+    reasons = []
+    for port in meeting.ports:
+        try:
+            return listen_everywhere(port) if meeting.secret else listen_on_loopback(port)
+        except OSError as error:  # noqa: PERF203 (the next port is tried only because this one failed)
+            reasons.append(f"{port}: {error.strerror}")
+    raise BootstrapError(
+        f"rank 0 can listen on none of the ports {', '.join(reasons)}: choose another MASTER_PORT, or set R2CCL_PORT"
+    )
+
+
+def _is_loopback_name(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.") or host in ("::1", "[::1]")
+
+
+def _plain(address: str | None) -> str | None:
+    """Without the IPv6 clothes of an IPv4 address."""
+    return address[7:] if address and address.startswith("::ffff:") and "." in address else address
