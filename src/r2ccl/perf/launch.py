@@ -1,0 +1,62 @@
+"""Who the ranks are: those of mpiexec, of torchrun (or r2ccl-lab), or local ones started here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+from ..testing import RankError, RankGroup
+from .flags import Flags
+from .launcher import launcher
+from .run import run
+
+
+def launch(flags: Flags) -> int:
+    """Run the measurement on all ranks; the exit status of this process: 0 only if nothing was wrong."""
+    who = launcher(os.environ)
+    if who == "mpi":
+        return _under_mpi(flags)
+    if who == "env":
+        return _under_env(flags)
+    return _alone(flags)
+
+
+def _under_mpi(flags: Flags) -> int:
+    from mpi4py import MPI
+
+    import r2ccl
+
+    world = MPI.COMM_WORLD
+    try:
+        with r2ccl.init(world, config=flags.config(world.rank)) as comm:
+            return _status(run(comm, flags))
+    except BaseException:
+        # An exception on one rank would leave the others in MPI_Finalize.
+        traceback.print_exc()
+        sys.stderr.flush()
+        world.Abort(1)
+        raise
+
+
+def _under_env(flags: Flags) -> int:
+    import r2ccl
+
+    with r2ccl.init(config=flags.config(int(os.environ["RANK"]))) as comm:
+        return _status(run(comm, flags))
+
+
+def _alone(flags: Flags) -> int:
+    group = RankGroup(run, flags.ranks, hosts=flags.hosts, rails=flags.rails, config=flags.config, args=(flags,))
+    try:
+        with group:
+            wrong: list[Any] = group.join(timeout_s=None)
+    except RankError as error:
+        print(f"r2ccl-perf: {error}", file=sys.stderr)
+        return 1
+    return _status(wrong[0])
+
+
+def _status(wrong: int) -> int:
+    return 1 if wrong else 0

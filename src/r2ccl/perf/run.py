@@ -1,0 +1,175 @@
+"""The measurement: what one rank does, the same on all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InvalidArgument
+from ..types import NUMPY_OF, DType, ReduceOp
+from .data import Array, Pattern, count_wrong, fill
+from .flags import Flags
+from .ops import OPS, REDUCED, Case, Op
+from .report import Report, Result, algbw
+from .sizes import ladder
+
+
+def run(comm: Any, flags: Flags) -> int:
+    """Measure everything that ``flags`` asks for. Returns the number of wrong elements, of all ranks."""
+    if flags.root >= comm.size:
+        raise InvalidArgument(f"-r {flags.root}: the ranks are 0 to {comm.size - 1}")
+    op = OPS[flags.op]
+    with contextlib.ExitStack() as stack:
+        report = None
+        if comm.rank == 0:
+            report = Report(sys.stdout, _open_lines(flags.json, stack))
+            stats = comm.stats()
+            report.head({"op": op.name, "ranks": comm.size, "hosts": stats["hosts"], "rails": len(stats["rails"])})
+        wrong = 0
+        for dtype, redop, root in _variants(flags, op, comm.size):
+            for size in (
+                [0]
+                if op.name == "barrier"
+                else ladder(flags.min_bytes, flags.max_bytes, step=flags.step_bytes, factor=flags.factor)
+            ):
+                count = op.count(size, dtype.itemsize, comm.size)
+                case = Case(comm.rank, comm.size, root, count, redop)
+                results = [_measure(comm, flags, op, case, dtype, in_place=False)]
+                if op.call_in_place is not None:
+                    results.append(_measure(comm, flags, op, case, dtype, in_place=True))
+                wrong += sum(r.wrong or 0 for r in results)
+                if report is not None:
+                    report.row(results[0], results[1] if len(results) > 1 else None)
+        if report is not None:
+            report.foot()
+    return wrong
+
+
+def _open_lines(path: str, stack: contextlib.ExitStack) -> TextIO | None:
+    if not path:
+        return None
+    return sys.stdout if path == "-" else stack.enter_context(open(path, "a", encoding="utf-8"))
+
+
+def _variants(flags: Flags, op: Op, ranks: int) -> Iterator[tuple[DType, ReduceOp, int]]:
+    roots = range(ranks) if op.rooted and flags.root == -1 else [max(flags.root, 0)]
+    for dtype in flags.dtypes[:1] if op.name == "barrier" else flags.dtypes:
+        for redop in flags.redops:
+            for root in roots:
+                yield dtype, redop, root
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """``send`` and ``recv`` are what the call is given; ``out`` is where the result is to be found."""
+
+    send: Array | None
+    recv: Array | None
+    out: Array | None
+
+
+def _allocate(op: Op, case: Case, dtype: DType, in_place: bool) -> _Buffers:
+    """Fresh buffers; in place they overlap as ``Op`` says."""
+    kind = NUMPY_OF[dtype]
+    sends, receives = op.sends(case), op.receives(case)
+    send: Array | None = np.zeros(sends * case.count, kind) if sends else None
+    recv: Array | None = np.zeros(receives * case.count, kind) if receives else None
+    if in_place:
+        mine = slice(case.rank * case.count, (case.rank + 1) * case.count)
+        if send is not None and recv is not None:
+            if sends < receives:
+                send = recv[mine]
+            elif sends > receives:
+                recv = send[mine]
+            else:
+                send = recv
+    return _Buffers(send, recv, recv)
+
+
+def _measure(comm: Any, flags: Flags, op: Op, case: Case, dtype: DType, *, in_place: bool) -> Result:
+    call = op.call_in_place if in_place else op.call
+    assert call is not None
+    buffers = _allocate(op, case, dtype, in_place)
+    before = comm.stats()
+    times_s = np.zeros(flags.iterations)
+    wrong, plan = 0, ""
+    if flags.check:
+        for i in range(-flags.warmup, flags.iterations):
+            pattern = Pattern(dtype, case.ranks, case.op if op.reduces else None, i + flags.warmup)
+            if buffers.send is not None:
+                fill(buffers.send, pattern.rank(case.rank))
+            comm.barrier()
+            start = time.perf_counter()
+            work = _finish(call(comm, case, buffers.send, buffers.recv))
+            if i >= 0:
+                times_s[i] = time.perf_counter() - start
+            plan = getattr(work, "plan", "") or plan
+            wrong += _wrong(op, case, buffers, pattern)
+    else:
+        for _ in range(flags.warmup):
+            _finish(call(comm, case, buffers.send, buffers.recv))
+        comm.barrier()
+        start = time.perf_counter()
+        for _ in range(flags.iterations):
+            work = _finish(call(comm, case, buffers.send, buffers.recv))
+        times_s[:] = (time.perf_counter() - start) / flags.iterations
+        plan = getattr(work, "plan", "") or plan
+    after = comm.stats()
+    replayed = after["replayed_chunks"] - before["replayed_chunks"]
+    repair_ms = after["repair_ms"] - before["repair_ms"]
+    totals = _over_ranks(comm, np.array([wrong, replayed], np.float64), ReduceOp.SUM)
+    slowest = _over_ranks(comm, np.append(times_s * 1e6, repair_ms), ReduceOp.MAX)
+    times_us = slowest[:-1]
+    time_us = float(np.median(times_us))
+    size = op.size_bytes(case.count, dtype.itemsize, case.ranks)
+    return Result(
+        op=op.name,
+        bytes=size,
+        count=case.count,
+        dtype=dtype.name.lower(),
+        redop=case.op.name.lower() if op.reduces else "none",
+        root=case.root if op.rooted else -1,
+        in_place=in_place,
+        time_us=time_us,
+        time_mean_us=float(times_us.mean()),
+        time_max_us=float(times_us.max()),
+        algbw_GBps=algbw(size, time_us),
+        busbw_GBps=algbw(size, time_us) * op.factor(case.ranks),
+        wrong=int(totals[0]) if flags.check else None,
+        replayed=int(totals[1]),
+        repair_ms=float(slowest[-1]),
+        ranks=case.ranks,
+        hosts=int(after["hosts"]),
+        rails=len(after["rails"]),
+        plan=plan,
+    )
+
+
+def _finish(work: Any) -> Any:
+    """Wait for a call's Work; calls that have none have ended when they return."""
+    if work is not None:
+        work.wait()
+    return work
+
+
+def _wrong(op: Op, case: Case, buffers: _Buffers, pattern: Pattern) -> int:
+    """Wrong elements in this rank's output, every element looked at."""
+    wrong = 0
+    for piece in op.expected(case):
+        assert buffers.out is not None
+        block = buffers.out[piece.block * case.count : (piece.block + 1) * case.count]
+        period = pattern.reduced() if piece.source == REDUCED else pattern.rank(piece.source)
+        wrong += count_wrong(block, period, piece.start)
+    return wrong
+
+
+def _over_ranks(comm: Any, values: npt.NDArray[np.float64], op: ReduceOp) -> npt.NDArray[np.float64]:
+    comm.all_reduce(values, op=op).wait()
+    return values
