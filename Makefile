@@ -23,9 +23,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # pip's own caution about root does not apply to a private environment.
 export PIP_ROOT_USER_ACTION := ignore
 
-NATIVE_SOURCES := $(shell find src include CMakeLists.txt -name '*.cc' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu' \
+NATIVE_SOURCES := $(shell find src include CMakeLists.txt -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cuh' -o -name '*.cu' \
 	-o -name '*.pyx' -o -name '*.pxd' -o -name CMakeLists.txt)
-CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name '*.cuh' -o -name '*.cu')
+CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cuh' -o -name '*.cu')
 CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd')
 PYTHON_DIRS := src tests tools $(wildcard perf)
 
@@ -94,7 +94,7 @@ check: $(REQUIREMENTS) ## what a change must pass besides its tests: style, type
 	$(BIN)/mypy
 	$(if $(CYTHON_FILES),$(BIN)/cython-lint $(CYTHON_FILES))
 	$(if $(CPP_FILES),$(BIN)/clang-format --dry-run -Werror $(CPP_FILES))
-	$(BIN)/lint-imports --no-cache
+	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check_includes.py
 	$(BIN)/codespell
 
@@ -103,12 +103,12 @@ format: $(REQUIREMENTS) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix $(PYTHON_DIRS)
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
-bench: build ## side by side with other libraries (an environment of its own under build/)
+bench: build ## side by side with other libraries (installs them in environments of their own)
 	$(BIN)/python perf/compare.py $(BENCH_ARGS)
 
 clean: ## remove what was built; the environment stays
 	rm -rf $(BUILD) dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests tools perf -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-distclean: clean ## remove the environment too
-	rm -rf $(VENV)
+distclean: clean ## remove the environments too
+	rm -rf $(VENV) .venv-*

@@ -24,17 +24,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "exec": BELOW_MEMORY | {"memory", "flow"},
 }
 TOP = "C ABI"  # files that lie in ROOT itself may include every layer
-PUBLIC = "r2ccl/"  # include/r2ccl: the records of plan.h are below everything, r2ccl.h is the C ABI
-PUBLIC_ABOVE_EXEC = frozenset({"r2ccl/r2ccl.h"})
-SUFFIXES = frozenset({".h", ".hpp", ".cc", ".cpp", ".cu", ".cuh"})
+PUBLIC = "r2ccl/"  # include/r2ccl: records and status codes, no code; below every layer
+SUFFIXES = frozenset({".h", ".hpp", ".inl", ".cc", ".cpp", ".cu", ".cuh"})
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def includes(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, name) of every include that can be one of ours: quoted, or ``<r2ccl/...>``."""
+    """(line number, name) of every quoted include that is not a public header."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         match = INCLUDE.match(line)
-        if match and (match[1] == '"' or match[2].startswith(PUBLIC)):
+        if match and match[1] == '"' and not match[2].startswith(PUBLIC):
             yield number, match[2]
 
 
@@ -47,10 +46,6 @@ def layer_of(path: Path, root: Path) -> str:
 def judge(source: Path, name: str, root: Path) -> str | None:
     """Why ``source`` may not include ``name``; None if it may."""
     layer = layer_of(source, root)
-    if name.startswith(PUBLIC):
-        if name in PUBLIC_ABOVE_EXEC and layer != TOP:
-            return f"layer {layer} lies below the C ABI"
-        return None
     for folder in (source.parent, root):
         target = (folder / name).resolve()
         if target.is_file():
