@@ -7,7 +7,7 @@ One fault per line, ``key=value`` fields in any order; empty lines and ``# comme
 
 The script is carried out by the rank in whose Config it stands. ``blackhole`` loses everything in both directions
 without an error, ``tx-drop`` only what this rank sends, ``rx-drop`` only what it would receive; ``reset`` breaks
-the connection as a died peer or cable would.
+the connection as a died peer or cable would. A link suffers the first fault of the script that fits it.
 """
 
 from __future__ import annotations
