@@ -121,6 +121,17 @@ def bind_to_device(sock: socket.socket, device: str) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode() + b"\0")
 
 
+def local_address(sock: socket.socket) -> str:
+    """This end's address without port: IPv4 in plain clothes, link-local IPv6 with its ``%scope``."""
+    name = sock.getsockname()
+    host = str(name[0])
+    if host.startswith("::ffff:") and "." in host:
+        return host[7:]
+    if len(name) == 4 and name[3] and "%" not in host:
+        return f"{host}%{socket.if_indextoname(name[3])}"
+    return host
+
+
 def peer_text(sock: socket.socket) -> str:
     """``10.0.0.1:5000``, ``[fe80::1%eth0]:5000`` or ``local process 123``, for messages."""
     try:

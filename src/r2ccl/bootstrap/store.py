@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ..errors import BootstrapError
 from .acceptor import Acceptor
+from .address import local_address
 from .auth import Hello
 from .base import Deadline
 from .gathers import Answer, Gathers
@@ -132,7 +133,7 @@ class Store:
         self._members[member.rank] = member
         self._gathers.joined(member.rank)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.reached_at = sock.getsockname()[0]
+        self.reached_at = local_address(sock)
         self._send(member, frame(Kind.WELCOME, self._welcome))
 
     def _watch(self, member: _Member) -> None:

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 
 from ..errors import BootstrapError, PeerLost, Timeout
-from .address import address_text, is_local, is_loopback, listen_everywhere, listen_on_loopback, resolve
+from .address import address_text, is_local, is_loopback, listen_everywhere, listen_on_loopback, local_address, resolve
 from .auth import derive, job_id
 from .base import Deadline, check_value
 from .join import join_store
@@ -78,7 +78,7 @@ class TcpRank0:
     @property
     def local_hint(self) -> str | None:
         """The local address by which another rank came in."""
-        return _plain(self._store.reached_at)
+        return self._store.reached_at
 
     def all_gather(self, tag: str, value: bytes, deadline: Deadline) -> list[bytes]:
         """See ``Bootstrap.all_gather``."""
@@ -117,7 +117,7 @@ class TcpClient:
         hello = {"for": "store", "rank": rank, "size": meeting.size}
         self._sock = join_store(list(dict.fromkeys(hosts)), meeting.ports, meeting.key, meeting.job, hello, deadline)
         self._where = address_text(self._sock.getpeername())
-        self.local_hint = _plain(self._sock.getsockname()[0])
+        self.local_hint: str | None = local_address(self._sock)
         kind, body = self._receive(deadline, "the welcome of rank 0")
         if kind is not Kind.WELCOME or len(body) != _KEY_BYTES:
             raise BootstrapError(f"rank 0's store at {self._where} sent a frame of kind {kind} as its welcome")
@@ -187,8 +187,3 @@ def _listen(meeting: Meeting) -> list[socket.socket]:
 
 def _is_loopback_name(host: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host in ("::1", "[::1]")
-
-
-def _plain(address: str | None) -> str | None:
-    """Without the IPv6 clothes of an IPv4 address."""
-    return address[7:] if address and address.startswith("::ffff:") and "." in address else address

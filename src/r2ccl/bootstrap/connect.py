@@ -1,0 +1,361 @@
+"""Brings up the wanted connections of one rank: dials and accepts them all at once, in one event loop."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from ..errors import BootstrapError
+from ..topology.model import RankInfo
+from .acceptor import Acceptor
+from .address import SocketAddress, is_loopback, socket_address
+from .announce import Announcement
+from .auth import ClientHandshake, Hello
+from .base import Deadline
+from .dial import Dial
+from .listeners import Listeners
+from .loop import READ, Loop, Timer
+from .shared import create_segment, receive_segment, send_segment
+from .wanted import Wanted
+
+_RETRY_S = 0.1
+_DIALS_AT_ONCE = 64
+_GRACE_S = 3.0
+_NO_RAIL_S = 10.0
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What authenticates the connections of one communicator."""
+
+    secret: bytes
+    job: bytes
+
+
+@dataclass
+class Connection:
+    """One wanted connection on its way: up with a socket, given up with a reason, or neither yet."""
+
+    wanted: Wanted
+    sock: socket.socket | None = None
+    attempt: int = 0  # the dialler's count; both ends must hold the same one
+    reason: str = ""
+    given_up: bool = False
+    segment: int | None = None  # shared memory that came over this control connection
+    needs_segment: bool = False
+    dial: Dial | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more is to be waited for."""
+        return self.given_up or (self.sock is not None and (self.segment is not None or not self.needs_segment))
+
+    def close(self) -> None:
+        """Release its descriptors."""
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+        if self.segment is not None:
+            _close_fd(self.segment)
+            self.segment = None
+
+
+@dataclass
+class Around:
+    """What a rank knows of itself and the others when it connects."""
+
+    me: RankInfo
+    ranks: Sequence[RankInfo]
+    announcements: Mapping[int, Announcement]
+    listeners: Listeners
+    keys: Keys
+    hint: str | None = None  # own address on the way to rank 0: gives link-local addresses of peers their scope
+    segment_bytes: int = 0  # 0: no shared memory
+    strangers: list[str] = field(default_factory=list)
+
+
+class Connector:
+    """Runs until every connection is settled or the deadline has passed. ``connections`` then holds the outcome."""
+
+    def __init__(self, around: Around, wanted: Sequence[Wanted]) -> None:
+        self._around = around
+        self._loop = Loop()
+        self.connections = {(w.peer, w.my_rail, w.peer_rail): Connection(w) for w in wanted}
+        self._waiting: list[Connection] = []  # to be dialled when a place is free
+        self._dialling = 0
+        self._grace: dict[int, Timer] = {}
+        self._grace_s = _GRACE_S
+        self._no_rail_s = _NO_RAIL_S
+        self._failure = ""
+
+    def run(self, deadline: Deadline) -> None:
+        """Connect. What did not come up has ``given_up`` and a ``reason``."""
+        self._grace_s = min(_GRACE_S, deadline.remaining() / 3)
+        self._no_rail_s = min(_NO_RAIL_S, deadline.remaining() * 2 / 3)
+        keys = self._around.keys
+        acceptor = Acceptor(
+            self._loop,
+            keys.secret,
+            keys.job,
+            self._judge,
+            self._on_peer,
+            purpose=f"rank {self._around.me.rank}",
+            limit=512,
+        )
+        try:
+            for listener in self._around.listeners.sockets:
+                acceptor.listen(listener)
+            for connection in self.connections.values():
+                self._begin(connection)
+            self._start_dials()
+            while not deadline.expired and not self._all_settled():
+                self._loop.run_once(deadline.remaining())
+            self._give_up_rest(deadline)
+        finally:
+            acceptor.close()
+            for connection in self.connections.values():
+                if connection.dial is not None:
+                    connection.dial.close()
+            self._loop.close()
+
+    def close(self) -> None:
+        """Release every connection."""
+        for connection in self.connections.values():
+            connection.close()
+
+    def _all_settled(self) -> bool:
+        return all(connection.settled for connection in self.connections.values())
+
+    def _begin(self, connection: Connection) -> None:
+        wanted = connection.wanted
+        if wanted.down:
+            self._give_up(connection, wanted.down)
+            return
+        info = self._around.ranks[wanted.peer]
+        same_host = info.host_id == self._around.me.host_id
+        connection.needs_segment = wanted.is_oob and same_host and bool(self._around.segment_bytes)
+        dials = wanted.peer < self._around.me.rank
+        connection.reason = "" if dials else f"rank {wanted.peer} has not dialled it"
+        if dials:
+            self._waiting.append(connection)
+        if not wanted.is_oob:
+            self._watch_over(wanted.peer, self._no_rail_s)
+
+    # Giving up rails: the last ones of a pair may hold up the start only so long.
+
+    def _watch_over(self, peer: int, seconds: float) -> None:
+        timer = self._grace.pop(peer, None)
+        if timer is not None:
+            timer.cancel()
+        self._grace[peer] = self._loop.after(seconds, partial(self._rails_late, peer))
+
+    def _rails_late(self, peer: int) -> None:
+        for connection in self.connections.values():
+            wanted = connection.wanted
+            if wanted.peer == peer and not wanted.is_oob and not connection.settled:
+                self._give_up(connection, connection.reason or "no answer")
+
+    def _give_up(self, connection: Connection, reason: str) -> None:
+        connection.given_up = True
+        connection.reason = reason
+        if connection.dial is not None:
+            connection.dial.close()
+            connection.dial = None
+            self._dialling -= 1
+            self._start_dials()
+
+    def _give_up_rest(self, deadline: Deadline) -> None:
+        for connection in self.connections.values():
+            if not connection.settled:
+                self._give_up(connection, connection.reason or f"not connected within {deadline.seconds:g} s")
+
+    # Dialling.
+
+    def _start_dials(self) -> None:
+        while self._waiting and self._dialling < _DIALS_AT_ONCE:
+            connection = self._waiting.pop(0)
+            if not connection.settled:
+                self._dial(connection)
+
+    def _dial(self, connection: Connection) -> None:
+        try:
+            family, target, source, device = self._route(connection)
+        except ValueError as error:
+            self._dial_failed(connection, str(error))
+            return
+        wanted = connection.wanted
+        connection.attempt += 1
+        hello = {
+            "for": "oob" if wanted.is_oob else "rail",
+            "token": self._around.announcements[wanted.peer].token,
+            "rank": self._around.me.rank,
+            "to": wanted.peer,
+            "rail": wanted.my_rail,
+            "peer_rail": wanted.peer_rail,
+            "attempt": connection.attempt,
+        }
+        machine = ClientHandshake(self._around.keys.secret, self._around.keys.job, hello)
+        self._dialling += 1
+        ended = False
+
+        def on_end(sock: socket.socket | None, reason: str | None) -> None:
+            nonlocal ended
+            ended = True
+            connection.dial = None
+            self._dialling -= 1
+            if sock is not None:
+                self._up(connection, sock)
+            else:
+                where = target if isinstance(target, str) else target[0]
+                self._dial_failed(connection, f"{where.lstrip(chr(0))}: {reason}")
+            self._start_dials()
+
+        dial = Dial(self._loop, family, target, machine, on_end, source=source, device=device)
+        if not ended:
+            connection.dial = dial
+
+    def _dial_failed(self, connection: Connection, reason: str) -> None:
+        connection.reason = reason
+        if connection.given_up:
+            return
+
+        def again() -> None:
+            self._waiting.append(connection)
+            self._start_dials()
+
+        self._loop.after(_RETRY_S, again)
+
+    def _route(self, connection: Connection) -> tuple[int, SocketAddress | str, SocketAddress | None, str]:
+        """(family, target, source, device) of the next attempt. ``ValueError`` when there is no way."""
+        wanted, me = connection.wanted, self._around.me
+        peer = self._around.ranks[wanted.peer]
+        announced = self._around.announcements[wanted.peer]
+        if not wanted.is_oob:
+            rail = me.rails[wanted.my_rail]
+            entry = announced.rail_port(wanted.peer_rail, wanted.peer_address)
+            if not entry.port:
+                raise ValueError(entry.reason)
+            family, source = socket_address(wanted.my_address, 0)
+            target = _scoped(wanted.peer_address, entry.port, rail.name)
+            device = "" if peer.netns == me.netns or rail.is_loopback else rail.name
+            return family, target, source, device
+        if announced.unix and peer.host_id == me.host_id and peer.netns == me.netns:
+            return socket.AF_UNIX, "\0" + announced.unix, None, ""
+        local = peer.netns == me.netns
+        addresses = [a for a in announced.oob if local or not is_loopback(a)] + (["127.0.0.1"] if local else [])
+        if not addresses or not announced.oob_port:
+            raise ValueError(f"rank {wanted.peer} announced no address that is reachable from another machine")
+        address = addresses[connection.attempt % len(addresses)]
+        scope = (self._around.hint or "").partition("%")[2]
+        target = _scoped(address, announced.oob_port, scope)
+        return socket.AF_INET6 if ":" in address else socket.AF_INET, target, None, ""
+
+    # Accepting.
+
+    def _judge(self, hello: Hello) -> str | None:
+        me = self._around.me
+        if hello.get("token") != self._around.listeners.announcement.token or hello.get("to") != me.rank:
+            return f"this is rank {me.rank} of another group of connections"
+        connection = self._of(hello)
+        if connection is None or connection.wanted.peer <= me.rank:
+            return f"rank {me.rank} expects no such connection"
+        if type(hello.get("attempt")) is not int or not 0 < hello["attempt"] < 1 << 31:
+            return "the attempt is not a number"
+        if hello["attempt"] <= connection.attempt:
+            return "a later attempt was quicker"
+        return None
+
+    def _of(self, hello: Hello) -> Connection | None:
+        peer, rail, peer_rail = hello.get("rank"), hello.get("rail"), hello.get("peer_rail")
+        if type(peer) is not int or type(rail) is not int or type(peer_rail) is not int:
+            return None
+        if (hello.get("for") == "oob") != (rail == -1):
+            return None
+        return self.connections.get((peer, peer_rail, rail))
+
+    def _on_peer(self, sock: socket.socket, hello: Hello, listener: socket.socket) -> None:
+        connection = self._of(hello)
+        own = self._around.listeners.rails.get(listener)
+        rail = own.rail if own else -1
+        if connection is None or self._judge(hello) is not None or rail != connection.wanted.my_rail:
+            sock.close()
+            return
+        connection.close()  # an earlier attempt, which the dialler has given up
+        connection.attempt = hello["attempt"]
+        self._up(connection, sock)
+
+    def _up(self, connection: Connection, sock: socket.socket) -> None:
+        if connection.given_up:
+            sock.close()
+            return
+        try:
+            _prepare(sock)
+        except OSError as error:
+            sock.close()
+            connection.reason = error.strerror or str(error)
+            return
+        connection.sock = sock
+        connection.reason = ""
+        if not connection.wanted.is_oob:
+            self._watch_over(connection.wanted.peer, self._grace_s)
+        elif connection.needs_segment:
+            self._exchange_segment(connection, sock)
+
+    def _exchange_segment(self, connection: Connection, sock: socket.socket) -> None:
+        me, peer = self._around.me.rank, connection.wanted.peer
+        if peer < me:
+            self._loop.watch(sock, READ, lambda _events: self._receive_segment(connection, sock))
+            return
+        try:
+            connection.segment = create_segment(f"r2ccl-{me}-{peer}", self._around.segment_bytes)
+            send_segment(sock, connection.segment)
+        except (OSError, BootstrapError) as error:
+            connection.close()
+            self._give_up(connection, f"shared memory: {error}")
+
+    def _receive_segment(self, connection: Connection, sock: socket.socket) -> None:
+        try:
+            connection.segment = receive_segment(sock, self._around.segment_bytes)
+        except BlockingIOError:
+            return
+        except (OSError, BootstrapError) as error:
+            self._loop.forget(sock)
+            connection.close()
+            self._give_up(connection, f"shared memory: {error}")
+            return
+        self._loop.forget(sock)
+
+
+def _prepare(sock: socket.socket) -> None:
+    """Options of every connection at hand-over: non-blocking, no delay, keepalive against idle-dropping firewalls."""
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _scoped(address: str, port: int, interface: str) -> SocketAddress:
+    """A peer's address to dial; a link-local one gets this machine's scope, since the peer's means nothing here."""
+    bare = address.partition("%")[0]
+    if bare.lower().startswith("fe80:"):
+        if not interface:
+            raise ValueError(f"{bare} is link-local and no interface is known that leads to it")
+        bare = f"{bare}%{interface}"
+    return socket_address(bare, port)[1]
+
+
+def _close_fd(fd: int) -> None:
+    import os
+
+    try:
+        os.close(fd)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise

@@ -1,0 +1,96 @@
+"""The listening sockets of one rank: one per rail address, one for control connections, one AF_UNIX name."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..topology.model import RailInfo, RankInfo
+from .address import listen_everywhere, listen_on, socket_address
+from .announce import Announcement, RailPort
+from .wanted import Wanted
+
+_BACKLOG = 1024
+
+
+@dataclass
+class Listeners:
+    """Owned by whoever brought up the mesh. Kept open, they let links be dialled again while the job runs."""
+
+    announcement: Announcement
+    rails: dict[socket.socket, RailPort] = field(default_factory=dict)
+    oob: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """All of them."""
+        return [*self.rails, *self.oob]
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        for sock in self.sockets:
+            sock.close()
+        self.rails.clear()
+        self.oob.clear()
+
+
+def open_listeners(
+    me: RankInfo, ranks: Sequence[RankInfo], wanted: Sequence[Wanted], oob_addresses: Sequence[str], shm: bool
+) -> Listeners:
+    """Listen for the connections of ``wanted`` that a higher rank dials.
+
+    A rail that cannot listen is announced with the reason; that costs one link, not the start.
+    """
+    higher = [entry for entry in wanted if entry.peer > me.rank]
+    local = {info.rank for info in ranks if info.host_id == me.host_id and info.netns == me.netns}
+    here = {info.rank for info in ranks if info.netns == me.netns}
+    rails: dict[socket.socket, RailPort] = {}
+    oob: list[socket.socket] = []
+    token, unix, oob_port = secrets.token_hex(8), "", 0
+    ports: list[RailPort] = []
+    try:
+        for rail, address in dict.fromkeys((e.my_rail, e.my_address) for e in higher if not e.is_oob):
+            # Traffic between addresses of one network stack never touches the NIC, so it must not be pinned to it.
+            pinned = not any(e.peer in here for e in higher if e.my_rail == rail)
+            port = _listen_on_rail(me.rails[rail], address, pinned, rails)
+            ports.append(port)
+        if any(e.is_oob and e.peer in local for e in higher):
+            unix = f"r2ccl-{secrets.token_hex(8)}"
+            oob.append(_listen_on_name(unix))
+        if any(e.is_oob and e.peer not in local for e in higher):
+            tcp = listen_everywhere(0, _BACKLOG)
+            oob += tcp
+            oob_port = int(tcp[0].getsockname()[1])
+    except OSError:
+        for sock in [*rails, *oob]:
+            sock.close()
+        raise
+    announcement = Announcement(token, unix, tuple(oob_addresses), oob_port, tuple(ports), shm)
+    return Listeners(announcement, rails, oob)
+
+
+def _listen_on_rail(rail: RailInfo, address: str, pinned: bool, into: dict[socket.socket, RailPort]) -> RailPort:
+    try:
+        family, where = socket_address(address, 0)
+        device = rail.name if pinned and not rail.is_loopback else ""
+        sock = listen_on(family, where, _BACKLOG, device=device)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return RailPort(rail.index, address, 0, f"cannot listen on {address}: {reason}"[:200])
+    port = RailPort(rail.index, address, int(sock.getsockname()[1]))
+    into[sock] = port
+    return port
+
+
+def _listen_on_name(name: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind("\0" + name)
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

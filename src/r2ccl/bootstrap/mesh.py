@@ -1,0 +1,154 @@
+"""Brings up all connections of a communicator and hands them over as plain descriptors.
+
+Every rank: opens its listening sockets, announces them, dials the lower ranks and accepts the higher ones side by side,
+tells the others what came up, and keeps what both ends have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import close as close_fd
+
+from ..config import Config
+from ..errors import Mismatch
+from ..topology.model import RankInfo
+from ..topology.oob import oob_addresses
+from .announce import Announcement
+from .auth import derive, job_id
+from .base import Bootstrap, Deadline
+from .connect import Around, Connector, Keys
+from .listeners import Listeners, open_listeners
+from .settle import Outcome, settle
+from .shared import segment_bytes
+from .wanted import require_rails, wanted_by
+
+log = logging.getLogger("r2ccl.bootstrap")
+
+
+@dataclass(frozen=True)
+class LinkEnd:
+    """This rank's end of a link: a connected, non-blocking TCP socket."""
+
+    peer: int
+    my_rail: int
+    peer_rail: int
+    fd: int
+
+
+@dataclass
+class Mesh:
+    """The connections of one rank. Whoever takes a descriptor out closes it.
+
+    Attributes:
+        oob: control socket by peer (AF_UNIX within a host, TCP otherwise), non-blocking.
+        links: over rails, to ranks with which no memory is shared; ordered by peer and rail.
+        shm: memfd by peer, of ``2 * (Config.shm_ring_bytes + 4096)`` bytes; the lower rank made it.
+        missing: (peer, my rail, peer's rail, reason) of links that should exist and do not: a degraded start.
+        listeners: open still when asked for, so that links can be dialled again; else closed.
+        announcements: the listening sockets of all ranks, by rank.
+        keys: what authenticates a later connection of this mesh.
+    """
+
+    oob: dict[int, int] = field(default_factory=dict)
+    links: list[LinkEnd] = field(default_factory=list)
+    shm: dict[int, int] = field(default_factory=dict)
+    missing: list[tuple[int, int, int, str]] = field(default_factory=list)
+    listeners: Listeners | None = None
+    announcements: dict[int, Announcement] = field(default_factory=dict)
+    keys: Keys | None = None
+
+    def close(self) -> None:
+        """Close every descriptor that is still here. Idempotent."""
+        for fd in [*self.oob.values(), *(link.fd for link in self.links), *self.shm.values()]:
+            close_fd(fd)
+        self.oob.clear()
+        self.links.clear()
+        self.shm.clear()
+        if self.listeners is not None:
+            self.listeners.close()
+
+
+def connect_mesh(
+    boot: Bootstrap,
+    config: Config,
+    me: RankInfo,
+    ranks: Sequence[RankInfo],
+    deadline: Deadline,
+    *,
+    keep_listening: bool = False,
+) -> Mesh:
+    """Connect this rank with all others; every rank calls it with the same ``ranks``.
+
+    Raises, on every rank alike: ``NoRails`` when two hosts share no rail, ``PeerUnreachable`` when none of their rails
+    connects, ``Mismatch`` when ranks of one host disagree on ``Config.shm``; and ``Timeout`` or ``PeerLost`` from the
+    bootstrap. A rail that is missing while another one works is a warning and an entry of ``Mesh.missing``.
+    """
+    require_rails(ranks, config.shm)
+    wanted = wanted_by(me, ranks, config.shm)
+    listeners = open_listeners(me, ranks, wanted, oob_addresses(config, me, boot.local_hint), config.shm)
+    connector: Connector | None = None
+    try:
+        answers = boot.all_gather("announce", listeners.announcement.to_bytes(), deadline)
+        announcements = {rank: Announcement.from_bytes(answer, rank) for rank, answer in enumerate(answers)}
+        _check_shm(ranks, announcements)
+        keys = Keys(derive(boot.secret, "mesh"), job_id("mesh", derive(boot.secret, "mesh id").hex()))
+        size = segment_bytes(config) if config.shm else 0
+        around = Around(me, ranks, announcements, listeners, keys, boot.local_hint, size)
+        connector = Connector(around, wanted)
+        # A fifth of what is left stays for the exchange at the end.
+        connector.run(deadline.at_most(0.8 * deadline.remaining()))
+        outcome = settle(boot, ranks, config.shm, connector, deadline)
+    except BaseException:
+        if connector is not None:
+            connector.close()
+        listeners.close()
+        raise
+    if not keep_listening:
+        listeners.close()
+    return _hand_over(me, ranks, connector, outcome, listeners, announcements, keys)
+
+
+def _check_shm(ranks: Sequence[RankInfo], announcements: dict[int, Announcement]) -> None:
+    first: dict[str, int] = {}
+    for info in ranks:
+        other = first.setdefault(info.host_id, info.rank)
+        if announcements[info.rank].shm != announcements[other].shm:
+            raise Mismatch(
+                f"Config.shm is {announcements[info.rank].shm} at rank {info.rank} and {announcements[other].shm} at "
+                f"rank {other} of the same host: set R2CCL_SHM alike"
+            )
+
+
+def _hand_over(
+    me: RankInfo,
+    ranks: Sequence[RankInfo],
+    connector: Connector,
+    outcome: Outcome,
+    listeners: Listeners,
+    announcements: dict[int, Announcement],
+    keys: Keys,
+) -> Mesh:
+    mesh = Mesh(listeners=listeners, announcements=announcements, keys=keys, missing=outcome.missing)
+    for connection in sorted(connector.connections.values(), key=lambda c: (c.wanted.peer, c.wanted.my_rail)):
+        wanted = connection.wanted
+        if connection.sock is None:
+            continue
+        fd = connection.sock.detach()
+        if wanted.is_oob:
+            mesh.oob[wanted.peer] = fd
+            if connection.segment is not None:
+                mesh.shm[wanted.peer] = connection.segment
+        else:
+            mesh.links.append(LinkEnd(wanted.peer, wanted.my_rail, wanted.peer_rail, fd))
+    for peer, my_rail, peer_rail, reason in mesh.missing:
+        log.warning(
+            "degraded start: no link from %s of rank %d to %s of %s: %s",
+            me.rails[my_rail].name,
+            me.rank,
+            ranks[peer].rails[peer_rail].name,
+            ranks[peer].host_name,
+            reason,
+        )
+    return mesh
