@@ -9,8 +9,9 @@ last rank travels as two messages.
 
 from __future__ import annotations
 
-from .builder import Builder
+from .builder import At, Builder
 from .ir import Buf, Plan
+from .subtree import runs
 from .task import Task
 
 
@@ -44,3 +45,73 @@ def all_reduce(task: Task) -> Plan:
     if pos < extra:
         b.send(ring[pos + core], out)
     return b.finish()
+
+
+def halving_doubling(task: Task) -> Plan:
+    """All-reduce: reduce-scatter and all-gather on the circulant graph, 2 ceil(log2 n) steps, volume 2(n-1)/n."""
+    b = Builder(task, "halving_doubling")
+    if task.nranks == 1:
+        b.copy(At(Buf.RECV, 0), At(Buf.SEND, 0), final=True)
+    reduce_phase(b, b.acc)
+    gather_phase(b)
+    return b.finish()
+
+
+def reduce_scatter(task: Task) -> Plan:
+    """ceil(log2 n) steps, volume (n-1)/n."""
+    b = Builder(task, "halving")
+    if task.nranks == 1:
+        b.copy(At(Buf.RECV, 0), At(Buf.SEND, 0), final=True)
+    reduce_phase(b, Buf.SCRATCH)
+    return b.finish()
+
+
+def all_gather(task: Task) -> Plan:
+    """ceil(log2 n) steps, volume (n-1)/n."""
+    b = Builder(task, "doubling")
+    b.copy(At(Buf.RECV, task.rank), At(Buf.SEND, task.rank))
+    gather_phase(b)
+    return b.finish()
+
+
+def gather_phase(b: Builder) -> None:
+    """Rank r, which has blocks r .. r+m-1, gets the next up to m of them from rank r+m, until it has all."""
+    n, r = b.task.nranks, b.task.rank
+    for held, more in steps(n):
+        for run in runs(r, more, n):
+            b.send((r - held) % n, At(Buf.RECV, *run))
+        for run in runs(r + held, more, n):
+            b.recv((r + held) % n, At(Buf.RECV, *run))
+
+
+def reduce_phase(b: Builder, acc: Buf) -> None:
+    """``gather_phase`` backwards, with partial sums: rank r ends with block r complete in RECV.
+
+    Which of its blocks a rank has summed up already depends only on how far they lie behind it, so sender and receiver
+    cut a range alike: where the sender's or the receiver's blocks change from input (SEND) to sums (``acc``).
+    """
+    n, r = b.task.nranks, b.task.rank
+    summed = [False] * n
+    for held, more in reversed(steps(n)):
+        cuts = [i for i in range(1, more) if (summed[held + i], summed[i]) != (summed[held + i - 1], summed[i - 1])]
+        pieces = list(zip([0, *cuts], [*cuts, more], strict=True))
+        for i, j in pieces:
+            for run in runs(r + held + i, j - i, n):
+                b.send((r + held) % n, At(acc if summed[held + i] else Buf.SEND, *run))
+        for i, j in pieces:
+            for run in runs(r + i, j - i, n):
+                src = At(acc if summed[i] else Buf.SEND, *run)
+                dst = At(Buf.RECV if held == 1 else acc, *run)
+                b.recv_reduce((r - held) % n, dst, src, wide=summed[held + i], final=held == 1)
+        summed[:more] = [True] * more
+
+
+def steps(n: int) -> list[tuple[int, int]]:
+    """(blocks held, blocks gained) of each step of the all-gather."""
+    out = []
+    held = 1
+    while held < n:
+        more = min(held, n - held)
+        out.append((held, more))
+        held += more
+    return out

@@ -1,0 +1,92 @@
+"""The table of algorithms: by collective, in order of preference when the cost is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ..types import Collective
+from . import direct, doubling, exchange, hierarchical, loads, ring, subtree, tree
+from .cost import Load, Model
+from .ir import Plan
+from .task import Task
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """name: as in Config.algorithm. build: one rank's plan. load: for the cost. v: works with counts that differ.
+
+    min_hosts, max_ranks: where it applies (0: no limit).
+    """
+
+    name: str
+    build: Callable[[Task], Plan]
+    load: Callable[[Model], Load]
+    v: bool = False
+    min_hosts: int = 0
+    max_ranks: int = 0
+
+    def applies(self, nranks: int, hosts: int, v: bool) -> bool:
+        """Whether it can serve this many ranks on this many hosts, with counts that differ if ``v``."""
+        return (self.v or not v) and hosts >= self.min_hosts and (not self.max_ranks or nranks <= self.max_ranks)
+
+
+def _rooted(reduces: bool) -> tuple[Algorithm, ...]:
+    by_tree = tree.reduce if reduces else tree.broadcast
+    trees = [
+        Algorithm(name, partial(by_tree, name=name), partial(load, reduces=reduces))
+        for name, load in (
+            ("binomial", loads.root_binomial),
+            ("flat", loads.root_flat),
+            ("chain", loads.root_chain),
+            ("double_tree", loads.root_double_tree),
+        )
+    ]
+    by_ring, straight = (ring.reduce, direct.reduce) if reduces else (ring.broadcast, direct.broadcast)
+    return (
+        *trees,
+        Algorithm("direct", straight, partial(loads.root_direct, reduces=reduces)),
+        Algorithm("ring", by_ring, partial(loads.root_ring, reduces=reduces)),
+    )
+
+
+ALGORITHMS: dict[Collective, tuple[Algorithm, ...]] = {
+    Collective.ALL_REDUCE: (
+        Algorithm("exchange", direct.exchange, loads.exchange, max_ranks=2),
+        Algorithm("doubling", doubling.all_reduce, loads.all_reduce_doubling),
+        Algorithm("direct", direct.all_reduce, loads.all_reduce_direct),
+        Algorithm("halving_doubling", doubling.halving_doubling, loads.all_reduce_halving_doubling),
+        Algorithm("hierarchical", hierarchical.all_reduce, loads.all_reduce_hierarchical, min_hosts=2),
+        Algorithm("ring", ring.all_reduce, loads.all_reduce_ring),
+        Algorithm("double_tree", tree.all_reduce, loads.all_reduce_double_tree),
+    ),
+    Collective.REDUCE: _rooted(reduces=True),
+    Collective.BROADCAST: _rooted(reduces=False),
+    Collective.ALL_GATHER: (
+        Algorithm("direct", direct.all_gather, partial(loads.blocks_direct, reduces=False), v=True),
+        Algorithm("doubling", doubling.all_gather, partial(loads.blocks_circulant, reduces=False), v=True),
+        Algorithm("hierarchical", hierarchical.all_gather, partial(loads.blocks_hierarchical, reduces=False), True, 2),
+        Algorithm("ring", ring.all_gather, partial(loads.blocks_ring, reduces=False), v=True),
+    ),
+    Collective.REDUCE_SCATTER: (
+        Algorithm("direct", direct.reduce_scatter, partial(loads.blocks_direct, reduces=True), v=True),
+        Algorithm("halving", doubling.reduce_scatter, partial(loads.blocks_circulant, reduces=True), v=True),
+        Algorithm(
+            "hierarchical", hierarchical.reduce_scatter, partial(loads.blocks_hierarchical, reduces=True), True, 2
+        ),
+        Algorithm("ring", ring.reduce_scatter, partial(loads.blocks_ring, reduces=True), v=True),
+    ),
+    Collective.ALL_TO_ALL: (Algorithm("direct", direct.all_to_all, loads.only_choice, v=True),),
+    Collective.GATHER: (
+        Algorithm("direct", direct.gather, loads.rooted_blocks_direct),
+        Algorithm("binomial", subtree.gather, loads.rooted_blocks_binomial),
+    ),
+    Collective.SCATTER: (
+        Algorithm("direct", direct.scatter, loads.rooted_blocks_direct),
+        Algorithm("binomial", subtree.scatter, loads.rooted_blocks_binomial),
+    ),
+    Collective.SEND: (Algorithm("p2p", exchange.p2p, loads.only_choice),),
+    Collective.RECV: (Algorithm("p2p", exchange.p2p, loads.only_choice),),
+    Collective.BARRIER: (Algorithm("dissemination", exchange.barrier, loads.only_choice),),
+}

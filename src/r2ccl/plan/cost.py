@@ -1,0 +1,92 @@
+"""What an algorithm costs on a cluster, in closed form: latency of its steps, and the longer of wire and copying.
+
+The model is alpha-beta with a cost per message and per reduced byte (Hockney 1994; Thakur et al., IJHPCA 19, 2005;
+Chan et al., "Collective communication: theory, practice, and experience", CCPE 19, 2007, for the formulas), with two
+path classes. Integers and the four basic operations only: all ranks compute the same bits, so they choose the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .shape import ClusterShape
+
+REDUCE_WORK = 1.5  # copying a byte reads one and writes one; reducing one reads two and writes one
+
+
+class Steps(NamedTuple):
+    """Steps one after the other: between hosts, and inside one."""
+
+    net: int
+    shm: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """What an algorithm asks of the cluster, with D the bytes of the main space.
+
+    net: most bytes that a host sends or receives. sent, received, reduced: bytes that the busiest rank handles.
+    messages: of the busiest rank, beyond one a step. fill: steps that a chunk needs to reach the last rank of a
+    pipeline. pipelined: chunks overlap, so wire and copying do too.
+    """
+
+    steps: Steps
+    net: float = 0
+    sent: float = 0
+    received: float = 0
+    reduced: float = 0
+    messages: float = 0
+    fill: float = 0
+    pipelined: bool = True
+
+
+class Model:
+    """Sizes that the formulas share: n ranks, H hosts of at most L ranks, D bytes; w: a partial sum in units of D."""
+
+    def __init__(self, shape: ClusterShape, nbytes: int, w: float = 1.0) -> None:
+        self.shape = shape
+        self.n, self.H, self.L = shape.nranks, len(shape.hosts), shape.most_local
+        self.D, self.w = nbytes, w
+        self.columns = shape.columns
+        self.wires = self.H > 1
+        self.share = (self.n - 1) / self.n  # of the data, that a rank gets from others or gives to them
+        self.abroad = (self.n - self.L) / self.n  # of the ranks, that are on other hosts than the fullest
+        self.rounds = ceil_log2(self.n)
+        self.net_rounds = ceil_log2(self.H)
+
+    def us(self, load: Load) -> float:
+        """Microseconds of a load."""
+        s = self.shape
+        per_byte = self.L / (min(self.L, s.cores) * s.shm_gbs * 1e3)
+        wire = load.net / (s.weakest_gbs * 1e3)
+        work = (load.sent + load.received + REDUCE_WORK * load.reduced) * per_byte
+        move = max(wire, work) if load.pipelined else wire + work
+        chunk = min(s.chunk_bytes, self.D)
+        fill = load.fill * chunk * (1 / (s.weakest_gbs * 1e3) if self.wires else 2 * per_byte)
+        steps = load.steps.net * s.alpha_net_us + load.steps.shm * s.alpha_shm_us
+        return steps + load.messages * s.overhead_us + move + fill
+
+    def steps(self, number: int) -> Steps:
+        """``number`` steps, each as slow as the slowest pair of neighbours."""
+        return Steps(number, 0) if self.wires else Steps(0, number)
+
+
+def ceil_log2(n: int) -> int:
+    """ceil(log2 n) without rounding."""
+    return (n - 1).bit_length()
+
+
+def floor_log2(n: int) -> int:
+    """floor(log2 n) without rounding."""
+    return n.bit_length() - 1
+
+
+def circulant_net(m: Model) -> float:
+    """Bytes that a host of L neighbouring ranks sends in one circulant all-gather of D bytes (see doubling.steps)."""
+    total, held = 0.0, 1
+    while held < m.n:
+        more = min(held, m.n - held)
+        total += min(held, m.L) * more
+        held += more
+    return total * m.D / m.n if m.wires else 0.0
