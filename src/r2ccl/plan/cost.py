@@ -16,7 +16,7 @@ REDUCE_WORK = 1.5  # copying a byte reads one and writes one; reducing one reads
 
 
 class Steps(NamedTuple):
-    """Steps one after the other: between hosts, and inside one."""
+    """Numbers of steps (one after the other) or messages: between hosts, and inside one."""
 
     net: int
     shm: int
@@ -27,8 +27,8 @@ class Load:
     """What an algorithm asks of the cluster, with D the bytes of the main space.
 
     net: most bytes that a host sends or receives. sent, received, reduced: bytes that the busiest rank handles.
-    messages: of the busiest rank, beyond one a step. fill: steps that a chunk needs to reach the last rank of a
-    pipeline. pipelined: chunks overlap, so wire and copying do too.
+    messages, net_messages: of the busiest rank, beyond one a step, inside its host and to others. fill: steps that a
+    chunk needs to reach the last rank of a pipeline. pipelined: chunks overlap, so wire and copying do too.
     """
 
     steps: Steps
@@ -37,6 +37,7 @@ class Load:
     received: float = 0
     reduced: float = 0
     messages: float = 0
+    net_messages: float = 0
     fill: float = 0
     pipelined: bool = True
 
@@ -54,6 +55,7 @@ class Model:
         self.abroad = (self.n - self.L) / self.n  # of the ranks, that are on other hosts than the fullest
         self.rounds = ceil_log2(self.n)
         self.net_rounds = ceil_log2(self.H)
+        self.others = Steps(self.n - self.L - 1, self.L - 1) if self.wires else Steps(0, max(0, self.L - 2))
 
     def us(self, load: Load) -> float:
         """Microseconds of a load."""
@@ -61,11 +63,14 @@ class Model:
         per_byte = self.L / (min(self.L, s.cores) * s.shm_gbs * 1e3)
         wire = load.net / (s.weakest_gbs * 1e3)
         work = (load.sent + load.received + REDUCE_WORK * load.reduced) * per_byte
+        number = load.steps.net + load.steps.shm
         move = max(wire, work) if load.pipelined else wire + work
         chunk = min(s.chunk_bytes, self.D)
-        fill = load.fill * chunk * (1 / (s.weakest_gbs * 1e3) if self.wires else 2 * per_byte)
+        idle = load.fill if load.pipelined else number  # waits of one chunk, with nothing else to do meanwhile
+        fill = idle * chunk * (1 / (s.weakest_gbs * 1e3) if self.wires else 2 * per_byte)
         steps = load.steps.net * s.alpha_net_us + load.steps.shm * s.alpha_shm_us
-        return steps + load.messages * s.overhead_us + move + fill
+        each = load.messages * s.overhead_shm_us + load.net_messages * s.overhead_net_us
+        return steps + each + move + fill
 
     def steps(self, number: int) -> Steps:
         """``number`` steps, each as slow as the slowest pair of neighbours."""

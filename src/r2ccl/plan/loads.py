@@ -7,12 +7,14 @@ those of a wide plan are ``m.w`` times as large. ``reduces`` tells the two direc
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .cost import Load, Model, Steps, circulant_net, floor_log2
 
 
 def exchange(m: Model) -> Load:
     """Two ranks, everything at once."""
-    return Load(m.steps(1), net=m.D * m.wires, sent=m.D, reduced=m.D, pipelined=False)
+    return Load(m.steps(1), net=m.D * m.wires, sent=m.D, reduced=m.D)
 
 
 def all_reduce_doubling(m: Model) -> Load:
@@ -23,7 +25,7 @@ def all_reduce_doubling(m: Model) -> Load:
     crossing = min(total, m.net_rounds + extra) if m.wires else 0
     net = (m.net_rounds * m.L * m.w + extra) * m.D if m.wires else 0
     sent = m.D * (1 + (total - 1) * m.w)
-    return Load(Steps(crossing, total - crossing), net=net, sent=sent, reduced=total * m.D, pipelined=False)
+    return Load(Steps(crossing, total - crossing), net=net, sent=sent, reduced=total * m.D, fill=total - 1)
 
 
 def all_reduce_halving_doubling(m: Model) -> Load:
@@ -60,14 +62,15 @@ def blocks_ring(m: Model, reduces: bool) -> Load:
     """n - 1 steps; each host is entered and left once."""
     moved = m.share * m.D
     sent = moved * (m.w if reduces else 1)
-    return Load(m.steps(m.n - 1), net=sent * m.wires, sent=sent, **_taken(moved, reduces))
+    return _taking(reduces, moved, Load(m.steps(m.n - 1), net=sent * m.wires, sent=sent))
 
 
 def blocks_direct(m: Model, reduces: bool) -> Load:
     """One step of n - 1 messages; raw contributions only, but every rank of a host fetches or sends its own."""
     moved = m.share * m.D
     net = m.L * m.abroad * m.D
-    return Load(m.steps(1), net=net, sent=moved, messages=2 * (m.n - 2), **_taken(moved, reduces))
+    load = Load(m.steps(1), net=net, sent=moved, messages=2 * m.others.shm, net_messages=2 * m.others.net)
+    return _taking(reduces, moved, load)
 
 
 def blocks_circulant(m: Model, reduces: bool) -> Load:
@@ -77,7 +80,7 @@ def blocks_circulant(m: Model, reduces: bool) -> Load:
     crossing = min(m.rounds, m.net_rounds + (m.L > 1)) if m.wires else 0
     steps = Steps(crossing, m.rounds - crossing)
     net = circulant_net(m) * wide
-    return Load(steps, net=net, sent=moved * wide, messages=m.rounds, pipelined=False, **_taken(moved, reduces))
+    return _taking(reduces, moved, Load(steps, net=net, sent=moved * wide, messages=m.rounds, pipelined=False))
 
 
 def blocks_hierarchical(m: Model, reduces: bool) -> Load:
@@ -85,14 +88,14 @@ def blocks_hierarchical(m: Model, reduces: bool) -> Load:
     inside, across = (m.L - 1) / m.L * m.D, (m.H - 1) / m.H * m.D
     wide = m.w if reduces else 1
     sent = inside + across * wide / m.columns
-    taken = _taken(inside + across / m.columns, reduces)
-    return Load(Steps(m.H - 1, 1), net=across * wide, sent=sent, messages=2 * m.H * (m.L - 1), **taken)
+    load = Load(Steps(m.H - 1, 1), net=across * wide, sent=sent, messages=2 * m.H * (m.L - 1))
+    return _taking(reduces, inside + across / m.columns, load)
 
 
 def root_flat(m: Model, reduces: bool) -> Load:
     """The root deals with everybody itself."""
     busy = (m.n - 1) * m.D
-    return _root(m, m.steps(1), (m.n - m.L) * m.D, busy, 0, reduces, messages=m.n - 1)
+    return _root(m, m.steps(1), (m.n - m.L) * m.D, busy, 0, reduces, *m.others)
 
 
 def root_binomial(m: Model, reduces: bool) -> Load:
@@ -117,17 +120,18 @@ def root_double_tree(m: Model, reduces: bool) -> Load:
 def root_ring(m: Model, reduces: bool) -> Load:
     """One block for each rank but the root, and a ring of those."""
     net = (1 if m.L == 1 else 2) * m.D * m.wires
-    return _root(m, m.steps(m.n - 1), net, m.D, m.D, reduces, messages=m.n)
+    return _root(m, m.steps(m.n - 1), net, m.D, m.D, reduces, *m.others)
 
 
 def root_direct(m: Model, reduces: bool) -> Load:
     """One block for each rank but the root, then everybody with everybody."""
-    return _root(m, m.steps(2), m.L * m.D * m.wires, m.D, m.D, reduces, messages=2 * m.n)
+    net = m.L * m.D * m.wires
+    return _root(m, m.steps(2), net, m.D, m.D, reduces, 2 * m.others.net, 2 * m.others.shm)
 
 
 def rooted_blocks_direct(m: Model) -> Load:
     """Gather or scatter: the root deals with everybody itself."""
-    return Load(m.steps(1), net=m.abroad * m.D, sent=m.share * m.D, messages=m.n - 1)
+    return Load(m.steps(1), net=m.abroad * m.D, sent=m.share * m.D, messages=m.others.shm, net_messages=m.others.net)
 
 
 def rooted_blocks_binomial(m: Model) -> Load:
@@ -142,8 +146,8 @@ def only_choice(m: Model) -> Load:
     return Load(m.steps(1))
 
 
-def _taken(nbytes: float, reduces: bool) -> dict[str, float]:
-    return {"reduced": nbytes} if reduces else {"received": nbytes}
+def _taking(reduces: bool, nbytes: float, load: Load) -> Load:
+    return replace(load, reduced=nbytes) if reduces else replace(load, received=nbytes)
 
 
 def _and_back(up: Load, down: Load) -> Load:
@@ -155,6 +159,7 @@ def _and_back(up: Load, down: Load) -> Load:
         received=up.received + down.received,
         reduced=up.reduced + down.reduced,
         messages=up.messages + down.messages,
+        net_messages=up.net_messages + down.net_messages,
         fill=up.fill + down.fill,
         pipelined=up.pipelined and down.pipelined,
     )
@@ -167,10 +172,12 @@ def _root(
     busy: float,
     through: float,
     reduces: bool,
+    net_messages: float = 0,
     messages: float = 0,
     fill: float = 0,
 ) -> Load:
     """``busy``: what the busiest rank takes in (reduce) or gives out (broadcast); ``through``: what it passes on."""
+    load = Load(steps, net=net, messages=messages, net_messages=net_messages, fill=fill)
     if reduces:
-        return Load(steps, net=net * m.w, sent=through * m.w, reduced=busy, messages=messages, fill=fill)
-    return Load(steps, net=net, sent=busy, received=through, messages=messages, fill=fill)
+        return replace(load, net=net * m.w, sent=through * m.w, reduced=busy)
+    return replace(load, sent=busy, received=through)

@@ -14,7 +14,7 @@ class ClusterShape:
 
     hosts: the ranks of each host. host_gbs: what each host can send, and as much receive, over its healthy rails in
     GB/s; one value for all hosts, or one for each. alpha_*_us: time from a rank's send until the peer can act on it.
-    overhead_us: what each further message costs a rank. shm_gbs: what one core copies. cores: of a host, for all its
+    overhead_*_us: what each further message costs a rank. shm_gbs: what one core copies. cores: of a host, for all its
     ranks. chunk_bytes: Config.chunk_bytes. Raises InvalidArgument for values that cannot be.
     """
 
@@ -22,7 +22,8 @@ class ClusterShape:
     host_gbs: tuple[float, ...] = (3.0,)
     alpha_shm_us: float = 3.0
     alpha_net_us: float = 25.0
-    overhead_us: float = 1.0
+    overhead_shm_us: float = 0.5
+    overhead_net_us: float = 5.0
     shm_gbs: float = 6.0
     cores: int = 64
     chunk_bytes: int = 256 << 10
