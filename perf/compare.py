@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -101,6 +102,7 @@ def main() -> int:
     sizes = sizes or list(QUICK_SIZES if options.quick else DEFAULT_SIZES)
     rounds = options.rounds or (3 if options.quick else 5)
     pace = Pace(batch_s=0.01, batches=2) if options.quick else Pace(batch_s=0.02, batches=3)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything started is ended, as on Ctrl-C
     start = time.monotonic()
     complete = True
     rows: list[Record] = []

