@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(own)
     try:
         if not has_capabilities():
-            reexec_in_user_namespace(__name__, argv)
+            reexec_in_user_namespace("r2ccl.lab.cli", argv)
         if options.verb == "demo":
             from .demo import main as demo  # needs the perf extra
 

@@ -11,16 +11,13 @@ import re
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import InvalidArgument
 from .kinds import kind_named
 from .requirements import LabError, tool
+from .wiring import Place, Wiring, bridge, device, port
 
-if TYPE_CHECKING:
-    from .fabric import Fabric
-
-Place = tuple[int, int]  # (host, rail)
 _DEFAULT_FLAPS = 3
 
 
@@ -46,10 +43,10 @@ def _rules(kind: str, arguments: tuple[Any, ...]) -> tuple[str, str]:
 
 
 class FaultInjector:
-    """The faults of one fabric. Thread-safe; a fault of one kind replaces an earlier one of that kind at that place."""
+    """The faults of one wiring. Thread-safe; a fault of one kind replaces an earlier one of that kind at that place."""
 
-    def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
         self._lock = threading.RLock()
         self._active: dict[Place, dict[str, tuple[Any, ...]]] = {}
         self._tables: set[Place] = set()  # places with filter rules in the kernel
@@ -63,24 +60,27 @@ class FaultInjector:
             arguments = known.read(arguments)
         except ValueError as error:
             raise InvalidArgument(f"fault {kind!r} on host {host}, rail {rail}: {error}") from None
-        self._fabric.check_place(host, rail)
         if known.needs_nft:
             tool("nft")
+        if kind != "switch" and "removed" in self._active.get((host, rail), {}):
+            raise InvalidArgument(f"fault {kind!r}: the NIC of host {host}, rail {rail} is removed; heal it first")
+        if kind in ("flap", "removed"):
+            self._stop_flap((host, rail))
         if kind == "flap":
             self._start_flap((host, rail), *arguments)
             return
         with self._lock:
-            fabric = self._fabric
+            wiring = self._wiring
             if kind == "down":
-                fabric.hosts_ip(host, f"link set {fabric.device(rail)} down")
+                wiring.host_ip(host, f"link set {device(rail)} down")
             elif kind == "port-down":
-                fabric.switch_ip(f"link set {fabric.port(host, rail)} down")
+                wiring.switch_ip(f"link set {port(host, rail)} down")
             elif kind == "removed":
-                fabric.unplug(host, rail)
+                wiring.unplug(host, rail)
             elif kind == "switch":
-                fabric.switch_ip(f"link set {fabric.bridge(rail)} down")
+                wiring.switch_ip(f"link set {bridge(rail)} down")
             elif kind == "rate":
-                fabric.shape(host, rail, arguments[0])
+                wiring.shape(host, rail, arguments[0])
             active = self._active.setdefault((host, rail), {})
             before = dict(active)
             active[kind] = arguments
@@ -93,25 +93,24 @@ class FaultInjector:
 
     def heal(self, host: int, rail: int) -> None:
         """Ends every fault of the place, and the rail's ``switch`` fault wherever it was injected."""
-        self._fabric.check_place(host, rail)
         self._stop_flap((host, rail))
         with self._lock:
-            fabric = self._fabric
+            wiring = self._wiring
             active = self._active.pop((host, rail), {})
             if any(kind_named(kind).needs_nft for kind in active):
                 self._write_rules((host, rail))
             if "removed" in active:
-                fabric.plug(host, [rail])
+                wiring.plug(host, [rail])
             else:
                 if "rate" in active:
-                    fabric.shape(host, rail, fabric.rate_of(rail))
+                    wiring.shape(host, rail, wiring.limits.of(rail))
                 if "down" in active:
-                    fabric.hosts_ip(host, f"link set {fabric.device(rail)} up")
+                    wiring.host_ip(host, f"link set {device(rail)} up")
                 if "port-down" in active:
-                    fabric.switch_ip(f"link set {fabric.port(host, rail)} up")
-            if "switch" in active or any("switch" in self._active.get(place, {}) for place in fabric.places(rail)):
-                fabric.switch_ip(f"link set {fabric.bridge(rail)} up")
-                for place in fabric.places(rail):
+                    wiring.switch_ip(f"link set {port(host, rail)} up")
+            if "switch" in active or any("switch" in self._active.get(place, {}) for place in wiring.places(rail)):
+                wiring.switch_ip(f"link set {bridge(rail)} up")
+                for place in wiring.places(rail):
                     self._active.get(place, {}).pop("switch", None)
 
     def drops(self, place: Place) -> Drops:
@@ -119,19 +118,21 @@ class FaultInjector:
         with self._lock:
             return self._past_drops.get(place, Drops()) + self._rule_drops(place)
 
-    def evidence(self, host: int, rail: int) -> dict[str, Any]:
-        """What the kernel shows now of the faults of a place: link states, rate limit, drops."""
-        fabric = self._fabric
-        drops = self.drops((host, rail))
-        return {
-            "nic": fabric.link_state(host, rail),
-            "port": fabric.port_state(host, rail),
-            "switch": fabric.switch_state(rail),
-            "carrier_changes": fabric.carrier_changes(host, rail),
-            "rate": fabric.shaped_rate(host, rail),
-            "dropped_packets": drops.packets,
-            "dropped_bytes": drops.bytes,
-        }
+    def evidence(self, place: Place) -> dict[str, Any]:
+        """See ``Fabric.evidence``."""
+        host, rail = place
+        with self._lock:
+            wiring, drops = self._wiring, self.drops(place)
+            nic, carrier_changes = wiring.link(wiring.hosts[host], device(rail))
+            return {
+                "nic": nic,
+                "port": wiring.link(wiring.switch, port(host, rail))[0],
+                "switch": wiring.link(wiring.switch, bridge(rail))[0],
+                "carrier_changes": carrier_changes,
+                "rate": wiring.shaped_rate(host, rail),
+                "dropped_packets": drops.packets,
+                "dropped_bytes": drops.bytes,
+            }
 
     def close(self) -> None:
         """Ends the threads of flapping rails."""
@@ -143,7 +144,7 @@ class FaultInjector:
     def _write_rules(self, place: Place) -> None:
         """Replaces the place's rules by those of its active silent faults; keeps the sums of the old counters."""
         before = self.drops(place)
-        port, table = self._fabric.port(*place), f"netdev lab_{self._fabric.port(*place)}"
+        table = f"netdev lab_{port(*place)}"
         chains = {"ingress": "", "egress": ""}  # of the port: what the host sends comes in there
         for kind, arguments in self._active.get(place, {}).items():
             if kind_named(kind).needs_nft:
@@ -151,14 +152,14 @@ class FaultInjector:
                     chains[hook] += f"  {rule}\n" if rule else ""
         text = f"add table {table}\ndelete table {table}\n"
         bodies = "".join(
-            f' chain {hook} {{\n  type filter hook {hook} device "{port}" priority 0;\n{rules} }}\n'
+            f' chain {hook} {{\n  type filter hook {hook} device "{port(*place)}" priority 0;\n{rules} }}\n'
             for hook, rules in chains.items()
             if rules
         )
         if bodies:
             text += f"table {table} {{\n{bodies}}}\n"
         try:
-            self._fabric.switch.run([tool("nft"), "-f", "-"], text)
+            self._wiring.switch.run([tool("nft"), "-f", "-"], text)
         except LabError as error:
             raise LabError(
                 f"{error}\nSilent faults need nf_tables with netdev ingress, egress and numgen: Linux 5.16 or newer"
@@ -169,7 +170,7 @@ class FaultInjector:
     def _rule_drops(self, place: Place) -> Drops:
         if place not in self._tables:
             return Drops()
-        listing = self._fabric.switch.run([tool("nft"), "list", "table", "netdev", f"lab_{self._fabric.port(*place)}"])
+        listing = self._wiring.switch.run([tool("nft"), "list", "table", "netdev", f"lab_{port(*place)}"])
         found = re.findall(r"counter packets (\d+) bytes (\d+)", listing)
         return Drops(sum(int(packets) for packets, _ in found), sum(int(size) for _, size in found))
 
@@ -177,22 +178,21 @@ class FaultInjector:
 
     def _start_flap(self, place: Place, half_s: float, count: int = _DEFAULT_FLAPS) -> None:
         """Takes the port down and up in a thread; the first fall has happened when this returns."""
-        self._stop_flap(place)
         stop = threading.Event()
-        port = self._fabric.port(*place)
-        self._fabric.switch_ip(f"link set {port} down")
+        name = port(*place)
+        self._wiring.switch_ip(f"link set {name} down")
 
         def flap() -> None:
             for turn in range(count):
                 due = time.monotonic() + half_s
                 if turn:
-                    self._fabric.switch_ip(f"link set {port} down")
+                    self._wiring.switch_ip(f"link set {name} down")
                 stop.wait(max(0.0, due - time.monotonic()))
-                self._fabric.switch_ip(f"link set {port} up")
+                self._wiring.switch_ip(f"link set {name} up")
                 if stop.wait(half_s):
                     break
 
-        thread = threading.Thread(target=flap, name=f"r2ccl-lab-flap-{port}", daemon=True)
+        thread = threading.Thread(target=flap, name=f"r2ccl-lab-flap-{name}", daemon=True)
         self._flaps[place] = (thread, stop)
         thread.start()
 

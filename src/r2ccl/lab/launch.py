@@ -15,20 +15,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from .fabric import Fabric, RailCounters
-from .faults import Place
-from .kinds import kind_named
-from .schedule import ScheduledFault, parse_fault
+from .fabric import Fabric
+from .schedule import ScheduledFault
+from .script import FiredFault, Sample, Script
 
 Echo = Callable[[int, str, bytes], None]
 """Called with (rank, "stdout" or "stderr", bytes) as output arrives; bytes need not end at a line's end."""
 
-SETTLE_S = 0.5
-"""A cut is sampled this long after it acts: what NIC and switch had queued (below 30 ms) has drained by then."""
-_KILL_AFTER_S = 3.0  # from SIGTERM to SIGKILL
 _DRAIN_S = 0.5  # for the last output of ranks that left a child holding their pipes
 _FIRST_PORT, _PORTS = 29500, 2000  # below the ephemeral ports; chosen anew so that runs on one fabric do not meet
 
@@ -42,31 +38,6 @@ class RankResult:
     returncode: int
     stdout: str
     stderr: str
-
-
-@dataclass
-class FiredFault:
-    """What became of a scheduled fault; times are seconds since the ranks started, None: it never came to it.
-
-    It began to act between ``called_s`` and ``fired_s`` (2 ms for links, 20 ms for packet filters).
-    """
-
-    spec: ScheduledFault
-    places: list[Place]
-    called_s: float | None = None
-    fired_s: float | None = None
-    healed_s: float | None = None
-    evidence: dict[Place, dict[str, Any]] = field(default_factory=dict)
-    evidence_at_end: dict[Place, dict[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Counters of every (host, rail) at one time, ``at_s`` after the ranks started."""
-
-    at_s: float
-    label: str
-    rails: dict[Place, RailCounters]
 
 
 @dataclass(frozen=True)
@@ -94,13 +65,14 @@ class Run:
         timeout_s: float | None = None,
         faults: Sequence[str | ScheduledFault] = (),
         grace_s: float = 10.0,
+        kill_after_s: float = 3.0,
         echo: Echo | None = None,
     ) -> None:
         self._fabric, self._argv, self._per_host = fabric, list(argv), ranks_per_host
         self._env, self._timeout_s, self._grace_s, self._echo = dict(env or {}), timeout_s, grace_s, echo
+        self._kill_after_s = kill_after_s
         self._size = fabric.hosts * ranks_per_host
-        specs = [parse_fault(f, fabric.hosts, fabric.rails) if isinstance(f, str) else f for f in faults]
-        self._faults = [FiredFault(spec, self._places(spec)) for spec in specs]
+        self._script = Script(fabric, faults, self._now_s, self._at)
         self._children: list[subprocess.Popen[bytes]] = []
         self._output: dict[tuple[int, str], bytearray] = {}
         self._line: dict[tuple[int, str], bytes] = {}
@@ -108,7 +80,6 @@ class Run:
         self._wake_up, self._woken = socket.socketpair()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._samples: list[Sample] = []
         self._exit_code = 0
         self._stopped = False
         self._timed_out = False
@@ -120,18 +91,12 @@ class Run:
         try:
             self._start_ranks()
             self._start = time.monotonic()
-            self._sample("start")
-            for fault in self._faults:
-                if fault.spec.at_s is not None:
-                    self._at(fault.spec.at_s, lambda fault=fault: self._fire(fault))  # type: ignore[misc]
+            self._script.begin()
             if self._timeout_s is not None:
                 self._at(self._timeout_s, self._time_out)
             self._loop()
             elapsed_s = time.monotonic() - self._start
-            self._sample("end")
-            for fault in self._faults:
-                if fault.fired_s is not None and fault.healed_s is None:
-                    fault.evidence_at_end = self._evidence(fault)
+            self._script.end()
         finally:
             self._clean_up()
         ranks = [
@@ -140,7 +105,7 @@ class Run:
             )
             for rank, child in enumerate(self._children)
         ]
-        return RunResult(ranks, self._exit_code, elapsed_s, self._timed_out, self._faults, self._samples)
+        return RunResult(ranks, self._exit_code, elapsed_s, self._timed_out, self._script.faults, self._script.samples)
 
     def stop(self, signal_number: int) -> None:
         """Ends the run early, from a signal handler or another thread; the second call ends it at once."""
@@ -216,10 +181,8 @@ class Run:
         else:
             self._output[rank, name] += data
         *lines, self._line[rank, name] = (self._line[rank, name] + data).split(b"\n")
-        for fault in self._faults:
-            on = fault.spec.on
-            if on is not None and fault.fired_s is None and any(on.encode() in line for line in lines):
-                self._fire(fault)
+        for line in lines:
+            self._script.on_line(line.decode(errors="replace"))
 
     def _on_end(self, pidfd: int, rank: int) -> None:
         self._selector.unregister(pidfd)
@@ -232,7 +195,9 @@ class Run:
     def _on_stop(self) -> None:
         number = self._woken.recv(1)[0]
         self._exit_code = self._exit_code or 128 + number
-        self._end_ranks(kill_after_s=0.0 if self._stopped else _KILL_AFTER_S)
+        if self._stopped:
+            self._kill_after_s = 0.0
+        self._end_ranks()
         self._stopped = True
 
     def _time_out(self) -> None:
@@ -240,10 +205,10 @@ class Run:
         self._exit_code = self._exit_code or 124
         self._end_ranks()
 
-    def _end_ranks(self, kill_after_s: float = _KILL_AFTER_S) -> None:
+    def _end_ranks(self) -> None:
         """SIGTERM to all that still run, with what they started; SIGKILL later."""
         self._signal(signal.SIGTERM)
-        self._at(self._now_s() + kill_after_s, lambda: self._signal(signal.SIGKILL))
+        self._at(self._now_s() + self._kill_after_s, lambda: self._signal(signal.SIGKILL))
 
     def _signal(self, number: signal.Signals) -> None:
         for child in self._children:
@@ -268,46 +233,6 @@ class Run:
     def _text(self, rank: int, name: str) -> str:
         return self._output[rank, name].decode(errors="replace")
 
-    # -- faults --------------------------------------------------------------------------------
-
-    def _places(self, spec: ScheduledFault) -> list[Place]:
-        hosts = range(self._fabric.hosts) if spec.host is None or spec.kind == "switch" else [spec.host]
-        rails = range(self._fabric.rails) if spec.rail is None else [spec.rail]
-        return [(host, rail) for host in hosts for rail in rails]
-
-    def _fire(self, fault: FiredFault) -> None:
-        spec = fault.spec
-        fault.called_s = self._now_s()
-        if spec.kind == "heal":
-            self._heal(fault.places, f"before {spec.text!r}")
-            fault.fired_s = self._now_s()
-            return
-        self._fabric.fault(spec.kind, *fault.places[0], *spec.arguments)
-        fault.fired_s = self._now_s()
-        self._sample(f"after {spec.text!r}")
-        fault.evidence = self._evidence(fault)
-        if kind_named(spec.kind).cuts:
-            self._at(fault.fired_s + SETTLE_S, lambda: self._sample(f"{SETTLE_S:g} s after {spec.text!r}"))
-        if spec.for_s is not None:
-            self._at(fault.fired_s + spec.for_s, lambda: self._heal(fault.places, f"before the end of {spec.text!r}"))
-
-    def _heal(self, places: list[Place], label: str) -> None:
-        self._sample(label)
-        ended = [f for f in self._faults if f.fired_s is not None and f.healed_s is None and f.spec.kind != "heal"]
-        ended = [f for f in ended if set(f.places) & set(places)]
-        for fault in ended:
-            fault.evidence_at_end = self._evidence(fault)
-        for place in places:
-            self._fabric.heal(*place)
-        for fault in ended:
-            fault.healed_s = self._now_s()
-
-    def _evidence(self, fault: FiredFault) -> dict[Place, dict[str, Any]]:
-        return {} if fault.spec.kind == "heal" else {place: self._fabric.evidence(*place) for place in fault.places}
-
-    def _sample(self, label: str) -> None:
-        self._samples.append(Sample(self._now_s(), label, self._fabric.counters()))
-
 
 def run_ranks_on(
     fabric: Fabric,
@@ -318,10 +243,22 @@ def run_ranks_on(
     timeout_s: float | None = 60.0,
     faults: Sequence[str | ScheduledFault] = (),
     grace_s: float = 10.0,
+    kill_after_s: float = 3.0,
 ) -> RunResult:
     """Runs ``argv`` once per rank on its host with torchrun's variables and ``R2CCL_SECRET``, ``R2CCL_RAILS``.
 
     ``env`` is added to both and wins. ``faults``: as for ``--fault`` (see ``schedule``). When a rank fails, the others
-    have ``grace_s`` to end before they are ended; after ``timeout_s`` all are. Returns outputs and return codes.
+    have ``grace_s`` to end before they are ended; after ``timeout_s`` all are: by SIGTERM, and ``kill_after_s`` later by
+    SIGKILL. Returns outputs and return codes.
     """
-    return Run(fabric, argv, ranks_per_host, env, timeout_s=timeout_s, faults=faults, grace_s=grace_s).run()
+    run = Run(
+        fabric,
+        argv,
+        ranks_per_host,
+        env,
+        timeout_s=timeout_s,
+        faults=faults,
+        grace_s=grace_s,
+        kill_after_s=kill_after_s,
+    )
+    return run.run()

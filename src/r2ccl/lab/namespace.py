@@ -84,8 +84,8 @@ class Namespace:
         if _libc.unshare(flags) != 0:
             number = ctypes.get_errno()
             raise LabError(
-                f"the kernel refuses new namespaces for {self.name}: {os.strerror(number)}. Run as root, in a container "
-                "with --privileged; see also sysctl user.max_net_namespaces"
+                f"the kernel refuses new namespaces for {self.name}: {os.strerror(number)}. Run as root, or in a "
+                "container with --privileged; see also sysctl user.max_net_namespaces"
             )
         # Opened once: these follow the namespace even when another /proc is mounted over this one.
         for path in ("/proc/thread-self/ns/net", "/proc/thread-self/net/dev"):

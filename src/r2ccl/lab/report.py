@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .fabric import Fabric
-from .faults import Place
 from .kinds import kind_named
-from .launch import SETTLE_S, FiredFault, RunResult, Sample
+from .launch import RunResult
 from .namespace import LinkCounters
+from .script import SETTLE_S, FiredFault, Sample
+from .wiring import Place
 
 _ALLOWED_BYTES = 64 * 1024
 _ALLOWED_BYTES_PER_S = 1024
@@ -125,8 +126,10 @@ def summary(fabric: Fabric, result: RunResult) -> list[str]:
         else:
             lines.append(f"fired at {fault.fired_s:.3f} s: {fault.spec.text}{_seen(fault)}")
     for cut in cuts(result):
-        if cut.permanent:
-            verdict = {True: "yes", False: "no", None: "unknown, the run ended too soon"}[cut.silent]
+        if cut.permanent and cut.silent is None:
+            lines.append(f"host {cut.host} rail {cut.rail}: silent after the cut: unknown, the run ended too soon")
+        elif cut.permanent:
+            verdict = "yes" if cut.silent else "no"
             lines.append(
                 f"host {cut.host} rail {cut.rail}: {cut.nic.total_bytes} bytes ({cut.nic.payload_bytes} of payload) on "
                 f"its NIC later than {SETTLE_S:g} s after {cut.kind}; silent after the cut: {verdict}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import subprocess
 import sys
 from typing import NoReturn
 
@@ -55,16 +56,16 @@ def reexec_in_user_namespace(module: str, argv: list[str]) -> NoReturn:
     """
     if os.environ.get(_REEXEC_MARK):
         raise LabError("a user namespace was entered but gives no rights over the network: run this as root")
-    probe = os.spawnl(os.P_WAIT, tool("unshare"), "unshare", "--user", "--map-root-user", "true")
-    if probe != 0:
+    prefix = [tool("unshare"), "--user", "--map-root-user", "--"]
+    probe = subprocess.run([*prefix, "true"], capture_output=True, text=True)
+    if probe.returncode != 0:
         raise LabError(
-            "this kernel does not let this user create user namespaces: run this as root, or allow it with "
-            "sysctl user.max_user_namespaces=15000 (Debian: kernel.unprivileged_userns_clone=1; "
+            f"{probe.stderr.strip()}: this kernel does not let this user create user namespaces: run this as root, or "
+            "allow it with sysctl user.max_user_namespaces=15000 (Debian: kernel.unprivileged_userns_clone=1; "
             "Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0; in a container: start it with --privileged)"
         )
     os.environ[_REEXEC_MARK] = "1"
-    command = [sys.executable, "-m", module, *argv]
-    os.execv(tool("unshare"), ["unshare", "--user", "--map-root-user", "--", *command])
+    os.execv(prefix[0], [*prefix, sys.executable, "-m", module, *argv])
 
 
 @functools.cache
