@@ -6,5 +6,6 @@ health or the native core, which receives the connected descriptors.
 
 from .base import Bootstrap, Deadline, SingleBootstrap
 from .env import env_bootstrap
+from .resolve import resolve
 
-__all__ = ["Bootstrap", "Deadline", "SingleBootstrap", "env_bootstrap"]
+__all__ = ["Bootstrap", "Deadline", "SingleBootstrap", "env_bootstrap", "resolve"]

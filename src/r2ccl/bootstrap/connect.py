@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Sequence
 from functools import partial
 
 from ..errors import BootstrapError
-from ..topology.model import RankInfo
 from .acceptor import Acceptor
-from .address import SocketAddress, is_loopback, socket_address
-from .announce import Announcement
 from .auth import ClientHandshake, Hello
 from .base import Deadline
+from .connection import Connection, prepare
 from .dial import Dial
-from .listeners import Listeners
 from .loop import READ, Loop, Timer
+from .route import Around, route
 from .shared import create_segment, receive_segment, send_segment
 from .wanted import Wanted
 
@@ -25,57 +22,6 @@ _RETRY_S = 0.1
 _DIALS_AT_ONCE = 64
 _GRACE_S = 3.0
 _NO_RAIL_S = 10.0
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-
-
-@dataclass(frozen=True)
-class Keys:
-    """What authenticates the connections of one communicator."""
-
-    secret: bytes
-    job: bytes
-
-
-@dataclass
-class Connection:
-    """One wanted connection on its way: up with a socket, given up with a reason, or neither yet."""
-
-    wanted: Wanted
-    sock: socket.socket | None = None
-    attempt: int = 0  # the dialler's count; both ends must hold the same one
-    reason: str = ""
-    given_up: bool = False
-    segment: int | None = None  # shared memory that came over this control connection
-    needs_segment: bool = False
-    dial: Dial | None = None
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing more is to be waited for."""
-        return self.given_up or (self.sock is not None and (self.segment is not None or not self.needs_segment))
-
-    def close(self) -> None:
-        """Release its descriptors."""
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
-        if self.segment is not None:
-            _close_fd(self.segment)
-            self.segment = None
-
-
-@dataclass
-class Around:
-    """What a rank knows of itself and the others when it connects."""
-
-    me: RankInfo
-    ranks: Sequence[RankInfo]
-    announcements: Mapping[int, Announcement]
-    listeners: Listeners
-    keys: Keys
-    hint: str | None = None  # own address on the way to rank 0: gives link-local addresses of peers their scope
-    segment_bytes: int = 0  # 0: no shared memory
-    strangers: list[str] = field(default_factory=list)
 
 
 class Connector:
@@ -85,12 +31,16 @@ class Connector:
         self._around = around
         self._loop = Loop()
         self.connections = {(w.peer, w.my_rail, w.peer_rail): Connection(w) for w in wanted}
-        self._waiting: list[Connection] = []  # to be dialled when a place is free
+        self._unsettled = set(self.connections)
+        self._rails_of: dict[int, list[Connection]] = {}
+        for connection in self.connections.values():
+            if not connection.wanted.is_oob:
+                self._rails_of.setdefault(connection.wanted.peer, []).append(connection)
+        self._waiting: deque[Connection] = deque()  # to be dialled when a place is free
         self._dialling = 0
         self._grace: dict[int, Timer] = {}
         self._grace_s = _GRACE_S
         self._no_rail_s = _NO_RAIL_S
-        self._failure = ""
 
     def run(self, deadline: Deadline) -> None:
         """Connect. What did not come up has ``given_up`` and a ``reason``."""
@@ -112,7 +62,7 @@ class Connector:
             for connection in self.connections.values():
                 self._begin(connection)
             self._start_dials()
-            while not deadline.expired and not self._all_settled():
+            while not deadline.expired and self._unsettled:
                 self._loop.run_once(deadline.remaining())
             self._give_up_rest(deadline)
         finally:
@@ -127,8 +77,14 @@ class Connector:
         for connection in self.connections.values():
             connection.close()
 
-    def _all_settled(self) -> bool:
-        return all(connection.settled for connection in self.connections.values())
+    def _note(self, connection: Connection) -> None:
+        """Keep count after a change."""
+        wanted = connection.wanted
+        key = (wanted.peer, wanted.my_rail, wanted.peer_rail)
+        if connection.settled:
+            self._unsettled.discard(key)
+        else:
+            self._unsettled.add(key)
 
     def _begin(self, connection: Connection) -> None:
         wanted = connection.wanted
@@ -154,14 +110,14 @@ class Connector:
         self._grace[peer] = self._loop.after(seconds, partial(self._rails_late, peer))
 
     def _rails_late(self, peer: int) -> None:
-        for connection in self.connections.values():
-            wanted = connection.wanted
-            if wanted.peer == peer and not wanted.is_oob and not connection.settled:
+        for connection in self._rails_of.get(peer, ()):
+            if not connection.settled:
                 self._give_up(connection, connection.reason or "no answer")
 
     def _give_up(self, connection: Connection, reason: str) -> None:
         connection.given_up = True
         connection.reason = reason
+        self._note(connection)
         if connection.dial is not None:
             connection.dial.close()
             connection.dial = None
@@ -177,13 +133,13 @@ class Connector:
 
     def _start_dials(self) -> None:
         while self._waiting and self._dialling < _DIALS_AT_ONCE:
-            connection = self._waiting.pop(0)
+            connection = self._waiting.popleft()
             if not connection.settled:
                 self._dial(connection)
 
     def _dial(self, connection: Connection) -> None:
         try:
-            family, target, source, device = self._route(connection)
+            family, target, source, device = route(self._around, connection.wanted, connection.attempt)
         except ValueError as error:
             self._dial_failed(connection, str(error))
             return
@@ -229,31 +185,6 @@ class Connector:
 
         self._loop.after(_RETRY_S, again)
 
-    def _route(self, connection: Connection) -> tuple[int, SocketAddress | str, SocketAddress | None, str]:
-        """(family, target, source, device) of the next attempt. ``ValueError`` when there is no way."""
-        wanted, me = connection.wanted, self._around.me
-        peer = self._around.ranks[wanted.peer]
-        announced = self._around.announcements[wanted.peer]
-        if not wanted.is_oob:
-            rail = me.rails[wanted.my_rail]
-            entry = announced.rail_port(wanted.peer_rail, wanted.peer_address)
-            if not entry.port:
-                raise ValueError(entry.reason)
-            family, source = socket_address(wanted.my_address, 0)
-            target = _scoped(wanted.peer_address, entry.port, rail.name)
-            device = "" if peer.netns == me.netns or rail.is_loopback else rail.name
-            return family, target, source, device
-        if announced.unix and peer.host_id == me.host_id and peer.netns == me.netns:
-            return socket.AF_UNIX, "\0" + announced.unix, None, ""
-        local = peer.netns == me.netns
-        addresses = [a for a in announced.oob if local or not is_loopback(a)] + (["127.0.0.1"] if local else [])
-        if not addresses or not announced.oob_port:
-            raise ValueError(f"rank {wanted.peer} announced no address that is reachable from another machine")
-        address = addresses[connection.attempt % len(addresses)]
-        scope = (self._around.hint or "").partition("%")[2]
-        target = _scoped(address, announced.oob_port, scope)
-        return socket.AF_INET6 if ":" in address else socket.AF_INET, target, None, ""
-
     # Accepting.
 
     def _judge(self, hello: Hello) -> str | None:
@@ -293,10 +224,11 @@ class Connector:
             sock.close()
             return
         try:
-            _prepare(sock)
+            prepare(sock)
         except OSError as error:
             sock.close()
             connection.reason = error.strerror or str(error)
+            self._note(connection)
             return
         connection.sock = sock
         connection.reason = ""
@@ -304,6 +236,7 @@ class Connector:
             self._watch_over(connection.wanted.peer, self._grace_s)
         elif connection.needs_segment:
             self._exchange_segment(connection, sock)
+        self._note(connection)
 
     def _exchange_segment(self, connection: Connection, sock: socket.socket) -> None:
         me, peer = self._around.me.rank, connection.wanted.peer
@@ -328,34 +261,4 @@ class Connector:
             self._give_up(connection, f"shared memory: {error}")
             return
         self._loop.forget(sock)
-
-
-def _prepare(sock: socket.socket) -> None:
-    """Options of every connection at hand-over: non-blocking, no delay, keepalive against idle-dropping firewalls."""
-    sock.setblocking(False)
-    if sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _scoped(address: str, port: int, interface: str) -> SocketAddress:
-    """A peer's address to dial; a link-local one gets this machine's scope, since the peer's means nothing here."""
-    bare = address.partition("%")[0]
-    if bare.lower().startswith("fe80:"):
-        if not interface:
-            raise ValueError(f"{bare} is link-local and no interface is known that leads to it")
-        bare = f"{bare}%{interface}"
-    return socket_address(bare, port)[1]
-
-
-def _close_fd(fd: int) -> None:
-    import os
-
-    try:
-        os.close(fd)
-    except OSError as error:
-        if error.errno != errno.EBADF:
-            raise
+        self._note(connection)

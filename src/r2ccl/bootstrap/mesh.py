@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import close as close_fd
 
 from ..config import Config
@@ -18,11 +18,12 @@ from ..topology.oob import oob_addresses
 from .announce import Announcement
 from .auth import derive, job_id
 from .base import Bootstrap, Deadline
-from .connect import Around, Connector, Keys
+from .connect import Connector
 from .listeners import Listeners, open_listeners
+from .route import Around, Keys
 from .settle import Outcome, settle
 from .shared import segment_bytes
-from .wanted import require_rails, wanted_by
+from .wanted import link_between, require_rails, wanted_by
 
 log = logging.getLogger("r2ccl.bootstrap")
 
@@ -47,8 +48,7 @@ class Mesh:
         shm: memfd by peer, of ``2 * (Config.shm_ring_bytes + 4096)`` bytes; the lower rank made it.
         missing: (peer, my rail, peer's rail, reason) of links that should exist and do not: a degraded start.
         listeners: open still when asked for, so that links can be dialled again; else closed.
-        announcements: the listening sockets of all ranks, by rank.
-        keys: what authenticates a later connection of this mesh.
+        around: what ``relink`` needs to bring up a link again.
     """
 
     oob: dict[int, int] = field(default_factory=dict)
@@ -56,8 +56,7 @@ class Mesh:
     shm: dict[int, int] = field(default_factory=dict)
     missing: list[tuple[int, int, int, str]] = field(default_factory=list)
     listeners: Listeners | None = None
-    announcements: dict[int, Announcement] = field(default_factory=dict)
-    keys: Keys | None = None
+    around: Around | None = None
 
     def close(self) -> None:
         """Close every descriptor that is still here. Idempotent."""
@@ -107,7 +106,7 @@ def connect_mesh(
         raise
     if not keep_listening:
         listeners.close()
-    return _hand_over(me, ranks, connector, outcome, listeners, announcements, keys)
+    return _hand_over(around, connector, outcome)
 
 
 def _check_shm(ranks: Sequence[RankInfo], announcements: dict[int, Announcement]) -> None:
@@ -121,16 +120,28 @@ def _check_shm(ranks: Sequence[RankInfo], announcements: dict[int, Announcement]
             )
 
 
-def _hand_over(
-    me: RankInfo,
-    ranks: Sequence[RankInfo],
-    connector: Connector,
-    outcome: Outcome,
-    listeners: Listeners,
-    announcements: dict[int, Announcement],
-    keys: Keys,
-) -> Mesh:
-    mesh = Mesh(listeners=listeners, announcements=announcements, keys=keys, missing=outcome.missing)
+def relink(around: Around, links: Sequence[tuple[int, int, int]], deadline: Deadline) -> list[LinkEnd]:
+    """Dial or accept links again, (peer, my rail, peer's rail) each, while the job runs; what came up by the deadline.
+
+    Both ends call it for the same link at about the same time, with listeners that were kept open. An end may hold a
+    link that the other one has given up; its first use tells.
+    """
+    wanted = [
+        replace(link_between(around.me, around.ranks[peer], mine, theirs), down="")  # it was down at the start
+        for peer, mine, theirs in links
+    ]
+    connector = Connector(around, wanted)
+    connector.run(deadline)
+    return [
+        LinkEnd(c.wanted.peer, c.wanted.my_rail, c.wanted.peer_rail, c.sock.detach())
+        for c in connector.connections.values()
+        if c.sock is not None
+    ]
+
+
+def _hand_over(around: Around, connector: Connector, outcome: Outcome) -> Mesh:
+    me, ranks = around.me, around.ranks
+    mesh = Mesh(listeners=around.listeners, around=around, missing=outcome.missing)
     for connection in sorted(connector.connections.values(), key=lambda c: (c.wanted.peer, c.wanted.my_rail)):
         wanted = connection.wanted
         if connection.sock is None:

@@ -49,7 +49,7 @@ def wanted_by(me: RankInfo, ranks: Sequence[RankInfo], shm: bool) -> list[Wanted
     wanted = [Wanted(peer.rank) for peer in ranks if peer.rank != me.rank]
     for peer in ranks:
         if peer.rank != me.rank and needs_rails(me, peer, shm):
-            wanted += [_link(me, peer, *pair) for pair in rail_pairs(me, peer)]
+            wanted += [link_between(me, peer, *pair) for pair in rail_pairs(me, peer)]
     return wanted
 
 
@@ -87,7 +87,8 @@ def _candidates(info: RankInfo) -> str:
     return f"Rails of {info.host_name}: {rails}" + (f"; left out: {left}" if left else "")
 
 
-def _link(me: RankInfo, peer: RankInfo, my_rail: int, peer_rail: int) -> Wanted:
+def link_between(me: RankInfo, peer: RankInfo, my_rail: int, peer_rail: int) -> Wanted:
+    """The link that joins two rails."""
     mine, theirs = me.rails[my_rail], peer.rails[peer_rail]
     my_address, peer_address = addresses_of(mine, theirs)
     down = "; ".join(
