@@ -87,12 +87,14 @@ class Fabric:
         self._up = wires, FaultInjector(wires)
         names = "".join(f"{wiring.address(h, MGMT)} {wiring.hostname(h)}\n" for h in range(self.hosts))
         try:
+            for host in range(self.hosts):
+                wires.hosts.append(Host(wiring.hostname(host), f"127.0.0.1 localhost\n{names}"))
+            wires.build_switches()
+            for host in range(self.hosts):
+                self._finish_host(wires, host)
             with tcp.allowed(self.congestion):
-                for host in range(self.hosts):
-                    wires.hosts.append(Host(wiring.hostname(host), f"127.0.0.1 localhost\n{names}"))
-                wires.build_switches()
-                for host in range(self.hosts):
-                    self._finish_host(wires, host)
+                refusals = [tcp.choose(host, self.congestion) for host in wires.hosts]
+            self.notes += sorted({note for note in refusals if note is not None})
         except BaseException:
             self.close()
             raise
@@ -104,8 +106,7 @@ class Fabric:
         wires.without_ipv6(host)
         wires.host_ip(number, "link set lo up")
         wires.plug(number, [MGMT, *range(self.rails)])
-        refused = tcp.choose(host, self.congestion)
-        self.notes += [note for note in [*host.notes, refused] if note and note not in self.notes]
+        self.notes += host.notes
 
     def close(self) -> None:
         """Ends every process of the cluster and removes it. Idempotent."""

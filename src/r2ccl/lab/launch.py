@@ -248,7 +248,7 @@ def run_ranks_on(
     """Runs ``argv`` once per rank on its host with torchrun's variables and ``R2CCL_SECRET``, ``R2CCL_RAILS``.
 
     ``env`` is added to both and wins. ``faults``: as for ``--fault`` (see ``schedule``). When a rank fails, the others
-    have ``grace_s`` to end before they are ended; after ``timeout_s`` all are: by SIGTERM, and ``kill_after_s`` later by
+    have ``grace_s`` to end before they are ended; after ``timeout_s`` all are: by SIGTERM, ``kill_after_s`` later by
     SIGKILL. Returns outputs and return codes.
     """
     run = Run(
