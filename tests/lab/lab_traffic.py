@@ -17,7 +17,11 @@ def echo(fabric: Fabric, sender: int, receiver: int, rail: int, timeout_s: float
     def open_at(host: int) -> socket.socket:
         opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         opened.settimeout(timeout_s)
-        opened.bind((fabric.address(host, rail), 0))
+        try:
+            opened.bind((fabric.address(host, rail), 0))
+        except OSError:
+            opened.close()
+            raise
         return opened
 
     def transfer(source: socket.socket, target: socket.socket) -> bool:
