@@ -68,6 +68,7 @@ class Builder:
         self._rows: list[tuple[int, ...]] = []
         self._grids: list[tuple[int, int, int]] = []  # (space, first, parts): ops of one grid have the same chunks
         self._deps: list[tuple[tuple[int, int], ...]] = []
+        self._before: list[int] = []  # bit mask of all ops that an op waits for, directly or not
         self._scratch: list[int] = []
 
     @property
@@ -176,14 +177,15 @@ class Builder:
     def _reduced(self, op: int, earlier: Iterable[int]) -> tuple[tuple[int, int], ...]:
         """Dependencies of ``op``, without itself and without those that another one already waits for.
 
-        op -> e -> d makes op -> d redundant: the only case in which a chain says less than the direct dependency is
-        two chunk-wise steps against a whole one, and two chunk-wise steps mean that all three have the same grid.
+        op -> e -> d makes op -> d redundant: a chain could say less than the direct dependency only if all its steps
+        were chunk-wise and that one whole, but then all ops of the chain have one grid and it is chunk-wise, too.
         """
         kept: list[tuple[int, int]] = []
-        covered: set[int] = set()
+        covered = 0
         grid = self._grids[op]
         for d in sorted(set(earlier) - {op}, reverse=True):
-            if d not in covered:
+            if not covered >> d & 1:
                 kept.append((d, 0 if self._grids[d] == grid else 1))
-            covered.update(e for e, _ in self._deps[d])
+                covered |= self._before[d] | 1 << d
+        self._before.append(covered)
         return tuple(reversed(kept))

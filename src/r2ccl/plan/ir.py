@@ -8,8 +8,10 @@ they lie in memory (``include/r2ccl/plan.h`` states the same records; a test com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +76,18 @@ class Layout:
     @property
     def parts(self) -> int:
         return len(self.weights) * self.split
+
+    def starts(self, elements: int) -> list[int]:
+        """First element of each part of ``elements``, and their number at the end: ``parts + 1`` values."""
+        total = sum(self.weights)
+        return self._cut([0, *(elements * so_far // total for so_far in accumulate(self.weights))])
+
+    def starts_v(self, counts: Sequence[int]) -> list[int]:
+        """The same for a ``_v`` call, whose blocks have ``counts`` elements, one count a weight."""
+        return self._cut([0, *accumulate(counts)])
+
+    def _cut(self, blocks: Sequence[int]) -> list[int]:
+        return [a + (b - a) * j // self.split for a, b in pairwise(blocks) for j in range(self.split)] + [blocks[-1]]
 
 
 @dataclass(frozen=True, eq=False)

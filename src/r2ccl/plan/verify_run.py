@@ -200,7 +200,9 @@ class Run:
             return
         final = bool(plan.ops[op]["flags"] & Flag.FINAL)
         memory = self._memory[plan.rank, dst[0]]
-        start, _ = self._sizes.elements(plan, op, chunk, *dst)
+        start, end = self._sizes.elements(plan, op, chunk, *dst)
+        if len(values) != end - start:
+            raise PlanError(f"writes {len(values)} elements to where {end - start} belong", plan, op, dst[1])
         for e, value in enumerate(values, start):
             if value is None:
                 raise PlanError("receives what was never written", plan, op)
