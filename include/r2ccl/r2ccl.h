@@ -118,6 +118,8 @@ R2CCL_API void r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name, ui
 R2CCL_API void r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
 R2CCL_API int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower);
 R2CCL_API void r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t same_host);
+// How chunks for a peer divide over its links: (links + 1) x links fractions, healthy, then after the loss of each.
+R2CCL_API void r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
 R2CCL_API int32_t r2ccl_engine_start(r2ccl_engine*);
 
 R2CCL_API r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc* desc, int32_t size);
@@ -128,6 +130,8 @@ R2CCL_API int32_t r2ccl_submit(r2ccl_engine*, const r2ccl_call_args*, int32_t wi
 // Drives progress or sleeps until the call is done or slice_ns passed (then IN_PROGRESS). A final status frees the ticket.
 R2CCL_API int32_t r2ccl_wait(r2ccl_engine*, uint64_t ticket, uint64_t slice_ns, uint32_t* replayed);
 R2CCL_API int32_t r2ccl_test(r2ccl_engine*, uint64_t ticket);
+// Nobody will wait for the ticket: it is freed when the call is done.
+R2CCL_API void r2ccl_detach(r2ccl_engine*, uint64_t ticket);
 
 // Text of the error the engine is in, or of what a running call waits for; returns the length written.
 R2CCL_API size_t r2ccl_error_text(r2ccl_engine*, char* buffer, size_t size);

@@ -19,7 +19,8 @@ enum class FrameKind : uint8_t {
   kReply = 7,     // answer to a notice: payload: one byte per ChunkId, 1 = arrived
   kAlarm = 8,     // "somebody's call `call` differs"; payload: r2ccl_call_info of the sender's own call, if it has one
   kLost = 9,      // "rank `message` is gone"
-  kGoodbye = 10,  // the sender closes its communicator
+  kGoodbye = 10,  // the sender closes; it has finished collectives below `call` and receives below `message`; flags 1: after an error
+  kWake = 12,     // something lies in shared memory for a process that sleeps
   kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
 };
 

@@ -90,26 +90,21 @@ class Failover {
       if (arrived[i] && ledger_.acknowledge(l.ids[i], link, &sent)) acknowledged(sent);
     }
     l.state = LinkState::kDown;
-    l.replaying = ledger_.roll_back(link);
-    out->push_back({.kind = FailoverAction::kReplay, .link = link, .generation = generation, .count = l.replaying});
-    open_repairs_.push_back({link, l.since_ns, l.replaying});
+    const uint32_t count = ledger_.roll_back(link);
+    out->push_back({.kind = FailoverAction::kReplay, .link = link, .generation = generation, .count = count});
+    open_repairs_.push_back({link, l.since_ns});
   }
 
-  // A chunk that was being replayed has been acknowledged, or was found to have arrived.
-  void replay_acknowledged(Nanoseconds now, std::vector<FailoverAction>* out) {
-    if (open_repairs_.empty()) return;
-    if (open_repairs_.front().left > 0) --open_repairs_.front().left;
-    close_repairs(now, out);
-  }
+  // Call after acknowledgements: reports the repairs whose chunks have all arrived.
   void close_repairs(Nanoseconds now, std::vector<FailoverAction>* out) {
-    while (!open_repairs_.empty() && open_repairs_.front().left == 0) {
-      const Repair r = open_repairs_.front();
-      open_repairs_.erase(open_repairs_.begin());
+    if (open_repairs_.empty() || ledger_.replaying() > 0) return;
+    for (const Repair& r : open_repairs_) {
       out->push_back({.kind = FailoverAction::kRepaired,
                       .link = r.link,
                       .generation = links_[r.link].generation,
                       .duration_ns = now - r.since_ns});
     }
+    open_repairs_.clear();
   }
 
   // Notices and answers may be lost with the paths that carried them: repeat what was not answered.
@@ -130,13 +125,11 @@ class Failover {
     uint32_t generation = 0;
     Nanoseconds since_ns = 0;
     Nanoseconds noticed_ns = 0;
-    uint32_t replaying = 0;
     std::vector<ChunkId> ids;
   };
   struct Repair {
     uint32_t link;
     Nanoseconds since_ns;
-    uint32_t left;
   };
 
   SendLedger& ledger_;

@@ -9,6 +9,8 @@
 
 namespace r2ccl {
 
+struct Slot;
+
 // The receiver's gate (rule 1): a chunk passes each state once.
 enum class ChunkState : uint8_t { kEmpty = 0, kLanding = 1, kArrived = 2, kApplied = 3 };
 
@@ -18,7 +20,7 @@ struct Sent {
   const uint8_t* payload;  // pinned until acknowledged (rule 4): the caller's memory, or a copy the ledger retains
   uint64_t owner;          // the call, for the executor; 0 when the call does not wait for this chunk
   uint32_t op;
-  int32_t retained;  // index of the retained copy, or -1
+  Slot* retained;  // the copy that payload points to, or nullptr
   Nanoseconds posted_ns;
   uint32_t link;
   int32_t next;  // links of the intrusive list, by index
@@ -57,6 +59,14 @@ class SendLedger {
     for (int32_t i = lists_[link].head; i != kNone; i = pool_[i].next) ids->push_back(pool_[i].id());
   }
 
+  // Everything that is not yet known to have arrived.
+  std::vector<ChunkId> all() const {
+    std::vector<ChunkId> ids;
+    for (uint32_t l = 0; l < lists_.size(); ++l) collect(l, &ids);
+    for (int32_t i = replay_.head; i != kNone; i = pool_[i].next) ids.push_back(pool_[i].id());
+    return ids;
+  }
+
   // Moves all that is still in flight on the link to the replay list; returns how many.
   uint32_t roll_back(uint32_t link) {
     uint32_t n = 0;
@@ -64,6 +74,7 @@ class SendLedger {
     while (list.head != kNone) {
       const int32_t i = list.head;
       list.head = pool_[i].next;
+      if (!pool_[i].replay) ++replaying_;
       pool_[i].replay = true;
       append(replay_, i);
       ++n;
@@ -88,6 +99,8 @@ class SendLedger {
 
   bool empty(uint32_t link) const noexcept { return lists_[link].head == kNone; }
   bool empty() const noexcept { return in_use_ == 0; }
+  // Chunks that were rolled back and are not yet known to have arrived.
+  uint32_t replaying() const noexcept { return replaying_; }
   uint32_t in_flight() const noexcept { return in_use_; }
   uint64_t bytes_on(uint32_t link) const noexcept { return lists_[link].bytes; }
   uint32_t count_on(uint32_t link) const noexcept { return lists_[link].count; }
@@ -140,6 +153,7 @@ class SendLedger {
       --list.count;
       list.bytes -= pool_[i].header.bytes;
       *out = pool_[i];
+      if (out->replay) --replaying_;
       pool_[i].next = free_;
       free_ = i;
       --in_use_;
@@ -158,6 +172,7 @@ class SendLedger {
   List replay_;
   int32_t free_ = kNone;
   uint32_t in_use_ = 0;
+  uint32_t replaying_ = 0;
 };
 
 }  // namespace r2ccl

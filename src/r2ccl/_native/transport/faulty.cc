@@ -70,7 +70,6 @@ class FaultyLink final : public Link, LinkEvents {
   bool written() const noexcept override { return inner_->written(); }
   bool lossless() const noexcept override { return false; }
   int fd() const noexcept override { return inner_->fd(); }
-  bool wants_write() const noexcept override { return inner_->wants_write(); }
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
     events_ = &events;
     reset_if_due();

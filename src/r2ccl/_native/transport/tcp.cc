@@ -37,7 +37,6 @@ class TcpLink final : public Link {
   void flush() noexcept override { note(stream_.flush()); }
   void fence() noexcept override { stream_.close(); }
   bool written() const noexcept override { return stream_.idle(); }
-  bool wants_write() const noexcept override { return stream_.open() && stream_.has_output(); }
   int fd() const noexcept override { return stream_.fd(); }
 
   uint64_t progress() noexcept override {
@@ -53,6 +52,7 @@ class TcpLink final : public Link {
     if (readable && stream_.open() && !error_) {
       Adapter sink{*this, events};
       int rc = stream_.read(sink, kReadBudgetBytes);
+      more_ = !stream_.drained();
       if (rc == FrameStream::kClosed) {
         closed_ = true;
       } else if (rc == FrameStream::kBadFrame) {
@@ -63,10 +63,11 @@ class TcpLink final : public Link {
     }
     if (stream_.open() && (error_ || closed_)) events.broken(*this, error_);
   }
-  // An error met while writing is reported from here, not from inside write.
+  // The descriptor is watched edge-triggered: what a read left over its budget is read from here, and an error met
+  // while writing is reported from here, not from inside write.
   bool poll(LinkEvents& events) noexcept override {
-    if (!error_ || !stream_.open()) return false;
-    events.broken(*this, error_);
+    if (!stream_.open() || (!error_ && !more_)) return false;
+    on_ready(events, more_, false);
     return true;
   }
 
@@ -81,7 +82,7 @@ class TcpLink final : public Link {
     }
     void frame(const FrameHeader& h, const uint8_t* payload, bool landed) noexcept override {
       if (h.kind == FrameKind::kData) {
-        if (payload || h.bytes == 0) events.arrived(link, h, payload, landed);
+        events.arrived(link, h, payload, landed);
       } else if (payload || h.bytes == 0) {
         events.control(link, h, payload);
       }
@@ -97,6 +98,7 @@ class TcpLink final : public Link {
   FrameStream stream_;
   int error_ = 0;
   bool closed_ = false;
+  bool more_ = false;
 };
 
 }  // namespace

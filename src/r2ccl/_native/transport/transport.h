@@ -18,7 +18,8 @@ class LinkEvents {
   virtual ~LinkEvents() = default;
   // Where the payload of a data frame shall be stored as it comes; nullptr: discard it.
   virtual uint8_t* landing(Link& link, const FrameHeader& header) noexcept = 0;
-  // A data frame is here. landed: the payload lies where `landing` said; else it is a view valid during the call.
+  // A data frame is here. landed: the payload lies where `landing` said; else it is a view valid during the call, or
+  // nullptr when it was discarded.
   virtual void arrived(Link& link, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept = 0;
   virtual void control(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept = 0;
   // The transport says that the link is broken. `error` is an errno, or 0 when the peer ended it in good order.
@@ -31,6 +32,7 @@ class Link {
   virtual ~Link() = default;
   int32_t peer() const noexcept { return peer_; }
   uint32_t rail() const noexcept { return rail_; }
+  uint32_t index = 0;  // among the links to the peer; set by the executor, the same at both ends
 
   // Room for a data frame now.
   virtual bool ready() const noexcept = 0;
@@ -53,11 +55,10 @@ class Link {
   virtual bool publish_credit(uint8_t, uint32_t) noexcept { return false; }
   virtual bool read_credit(uint8_t, uint32_t*) noexcept { return false; }
 
-  // Descriptor for epoll, or -1 for a link that is polled.
+  // Descriptor for an edge-triggered epoll, or -1 for a link in memory.
   virtual int fd() const noexcept { return -1; }
-  virtual bool wants_write() const noexcept { return false; }
   virtual void on_ready(LinkEvents&, bool readable, bool writable) noexcept;
-  // Delivers what has come; true if there was anything.
+  // Delivers what has come (memory links) or what on_ready left over; true if there was anything. Called often.
   virtual bool poll(LinkEvents&) noexcept { return false; }
   // Memory links: declare that this side is about to sleep; true if it must not, since something has come.
   virtual bool prepare_sleep() noexcept { return false; }

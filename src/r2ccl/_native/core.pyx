@@ -1,0 +1,664 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""The Cython edge: adapt arguments, release the GIL, check. The only place that turns status codes into exceptions."""
+
+from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memset
+
+import time
+
+from r2ccl import errors
+from r2ccl.arrays import as_buffer
+from r2ccl.types import DType
+
+
+cdef extern from "r2ccl/r2ccl.h" nogil:
+    ctypedef struct r2ccl_engine
+    ctypedef struct r2ccl_plan
+    ctypedef struct r2ccl_op
+    ctypedef struct r2ccl_dep
+    ctypedef struct r2ccl_settings:
+        int32_t rank
+        int32_t size
+        uint64_t chunk_bytes
+        uint64_t staging_bytes
+        uint64_t eager_bytes
+        uint64_t spin_ns
+        uint64_t stall_floor_ns
+        uint64_t outage_ns
+        double stall_factor
+        int32_t failover
+        int32_t yield_when_spinning
+        const char* fault_script
+    ctypedef struct r2ccl_plan_desc:
+        uint32_t lanes
+        uint32_t op_count
+        uint32_t dep_count
+        uint32_t blocks
+        uint32_t split[2]
+        uint32_t recv_space
+        int32_t wide
+        uint32_t window[3][2]
+        const uint64_t* weights
+        const r2ccl_op* ops
+        const r2ccl_dep* deps
+    ctypedef struct r2ccl_call_info:
+        uint64_t count
+        int32_t root
+        uint8_t collective
+        uint8_t dtype
+        uint8_t op
+        uint8_t flags
+    ctypedef struct r2ccl_call_args:
+        r2ccl_call_info info
+        const r2ccl_plan* plan
+        const void* send
+        void* recv
+        uint64_t count[2]
+        const uint64_t* cuts[2]
+        uint64_t chunk_bytes
+        uint32_t avg_ranks
+        int32_t peer
+    ctypedef struct r2ccl_event:
+        uint64_t time_ns
+        uint32_t kind
+        int32_t peer
+        int32_t rail
+        uint32_t detail
+        uint64_t value
+    ctypedef struct r2ccl_counters:
+        uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns
+        uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames
+    ctypedef struct r2ccl_link_stats:
+        int32_t peer
+        int32_t rail
+        uint32_t state
+        uint32_t generation
+        uint64_t tx_bytes, rx_bytes, replayed_bytes
+
+    const char* r2ccl_status_name(int32_t)
+    r2ccl_engine* r2ccl_engine_create(const r2ccl_settings*)
+    void r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, double)
+    void r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
+    int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t, int, uint64_t, int32_t)
+    void r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
+    void r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
+    int32_t r2ccl_engine_start(r2ccl_engine*)
+    r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc*, int32_t)
+    void r2ccl_plan_destroy(r2ccl_plan*)
+    int32_t r2ccl_submit(r2ccl_engine*, const r2ccl_call_args*, int32_t, uint64_t*)
+    int32_t r2ccl_wait(r2ccl_engine*, uint64_t, uint64_t, uint32_t*)
+    int32_t r2ccl_test(r2ccl_engine*, uint64_t)
+    void r2ccl_detach(r2ccl_engine*, uint64_t)
+    size_t r2ccl_error_text(r2ccl_engine*, char*, size_t)
+    size_t r2ccl_describe(r2ccl_engine*, uint64_t, char*, size_t)
+    int32_t r2ccl_engine_status(r2ccl_engine*)
+    void r2ccl_abort(r2ccl_engine*, const char*)
+    void r2ccl_counters_read(r2ccl_engine*, r2ccl_counters*)
+    uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t)
+    uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t)
+    void r2ccl_engine_destroy(r2ccl_engine*, uint64_t)
+    int32_t r2ccl_host_reduce(void*, const void*, const void*, uint64_t, int32_t, int32_t, uint32_t, int32_t)
+
+    enum:
+        R2CCL_OK
+        R2CCL_IN_PROGRESS
+        R2CCL_INVALID_ARGUMENT
+        R2CCL_TIMEOUT
+        R2CCL_PEER_LOST
+        R2CCL_PEER_UNREACHABLE
+        R2CCL_ABORTED
+        R2CCL_MISMATCH
+        R2CCL_INTERNAL
+
+
+STATUS = {
+    name: getattr(errors, cls) if cls else None
+    for name, cls in (
+        ("OK", ""),
+        ("IN_PROGRESS", ""),
+        ("INVALID_ARGUMENT", "InvalidArgument"),
+        ("TIMEOUT", "Timeout"),
+        ("PEER_LOST", "PeerLost"),
+        ("PEER_UNREACHABLE", "PeerUnreachable"),
+        ("ABORTED", "Aborted"),
+        ("MISMATCH", "Mismatch"),
+        ("INTERNAL", "InternalError"),
+    )
+}
+
+cdef enum:
+    SLICE_NS = 50000000
+    TEXT = 4096
+
+cdef enum:
+    ALL_REDUCE = 0
+    REDUCE = 1
+    BROADCAST = 2
+    ALL_GATHER = 3
+    REDUCE_SCATTER = 4
+    ALL_TO_ALL = 5
+    GATHER = 6
+    SCATTER = 7
+    SEND = 8
+    RECV = 9
+    BARRIER = 10
+    AVG = 4
+
+
+cdef struct View:
+    char* data
+    uint64_t count
+    uint32_t itemsize
+    int32_t dtype
+
+
+# Formats of the buffer protocol on this platform, native order and size.
+cdef dict FORMATS = {
+    "?": DType.BOOL, "b": DType.INT8, "B": DType.UINT8, "h": DType.INT16, "H": DType.UINT16, "i": DType.INT32,
+    "I": DType.UINT32, "l": DType.INT64, "L": DType.UINT64, "q": DType.INT64, "Q": DType.UINT64, "e": DType.FLOAT16,
+    "f": DType.FLOAT32, "d": DType.FLOAT64, "Zf": DType.COMPLEX64, "Zd": DType.COMPLEX128, "c": DType.UINT8,
+}
+cdef int32_t FAST_FORMATS[128]
+memset(FAST_FORMATS, 0xff, sizeof(FAST_FORMATS))
+for _f, _d in FORMATS.items():
+    if len(_f) == 1:
+        FAST_FORMATS[ord(_f)] = int(_d)
+
+
+cdef int view_of(object array, bint writable, str name, View* out) except -1:
+    """Address, count and dtype of an array. NumPy arrays of standard types take the short way."""
+    cdef Py_buffer buf
+    cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else 0)
+    cdef int32_t code = -1
+    try:
+        PyObject_GetBuffer(array, &buf, flags)
+    except Exception:
+        code = -2
+    if code == -1:
+        if buf.format != NULL and buf.format[0] != 0 and buf.format[1] == 0 and buf.format[0] > 0:
+            code = FAST_FORMATS[<int>buf.format[0]]
+        out.data = <char*>buf.buf
+        out.itemsize = <uint32_t>buf.itemsize
+        out.count = <uint64_t>(buf.len // buf.itemsize) if buf.itemsize else 0
+        out.dtype = code
+        PyBuffer_Release(&buf)
+        if code >= 0:
+            return 0
+    address, count, dtype = as_buffer(array, writable, name)
+    out.data = <char*><uintptr_t>address
+    out.count = count
+    out.dtype = int(dtype)
+    out.itemsize = dtype.itemsize
+    return 0
+
+
+cdef class PlanEntry:
+    """A plan in the core's form, with what a call needs to know about it."""
+
+    cdef r2ccl_plan* plan
+    cdef readonly object source
+    cdef readonly str algorithm
+    cdef readonly uint64_t chunk_bytes
+
+    def __cinit__(self):
+        self.plan = NULL
+
+    def __init__(self, source, int size, uint64_t chunk_bytes):
+        """source: a ``plan.ir.Plan``; chunk_bytes: upper limit of a chunk for calls that use it."""
+        cdef r2ccl_plan_desc d
+        cdef uint64_t[::1] weights
+        cdef const uint8_t[::1] ops = source.ops.view("u1").reshape(-1) if len(source.ops) else b"\0"
+        cdef const uint8_t[::1] deps = source.deps.view("u1").reshape(-1) if len(source.deps) else b"\0"
+        import numpy as np
+
+        memset(&d, 0, sizeof(d))
+        cumulative = np.zeros(len(source.space0.weights) + 1, np.uint64)
+        np.cumsum(np.asarray(source.space0.weights, np.uint64), out=cumulative[1:])
+        weights = cumulative
+        d.lanes = source.lanes
+        d.op_count = len(source.ops)
+        d.dep_count = len(source.deps)
+        d.blocks = len(source.space0.weights)
+        d.split[0] = source.space0.split
+        d.split[1] = source.space1.split if source.space1 is not None else source.space0.split
+        d.recv_space = 1 if source.space1 is not None else 0
+        d.wide = source.wide
+        for i, window in enumerate((source.send_window, source.recv_window, source.scratch_window)):
+            d.window[i][0], d.window[i][1] = window if window is not None else (0, 0)
+        d.weights = &weights[0]
+        d.ops = <const r2ccl_op*>&ops[0]
+        d.deps = <const r2ccl_dep*>&deps[0]
+        self.plan = r2ccl_plan_create(&d, size)
+        if self.plan == NULL:
+            raise errors.InternalError(f"the core refuses the plan {source.collective.name} {source.algorithm}")
+        self.source = source
+        self.algorithm = source.algorithm
+        self.chunk_bytes = chunk_bytes
+
+    def __dealloc__(self):
+        if self.plan != NULL:
+            r2ccl_plan_destroy(self.plan)
+
+
+cdef class Work:
+    """Handle of one call.
+
+    ``seq`` numbers the calls of a communicator, ``plan`` names the algorithm, ``replayed`` counts the chunks of this
+    call that were sent again after a link failed. The arrays stay referenced until the call is done.
+    """
+
+    cdef Engine engine
+    cdef uint64_t ticket
+    cdef int32_t status
+    cdef uint32_t c_replayed
+    cdef double timeout_s
+    cdef object refs
+    cdef PlanEntry entry
+    cdef readonly uint64_t seq
+
+    def __init__(self):
+        raise TypeError("Work is made by the methods of Communicator")
+
+    @property
+    def plan(self):
+        return self.entry.algorithm if self.entry is not None else ""
+
+    @property
+    def replayed(self):
+        return self.c_replayed
+
+    def done(self):
+        """True when the call has ended, well or not; never blocks, never raises."""
+        return self.ticket == 0 or r2ccl_test(self.engine.handle(), self.ticket) != R2CCL_IN_PROGRESS
+
+    def wait(self, stream=None):
+        """Blocks until the call is done (host arrays), within the timeout of the call. Raises what befell it."""
+        self.synchronize(None)
+
+    def synchronize(self, timeout_s=None):
+        """Blocks until the call is done, at most ``timeout_s`` seconds (default: the call's). Raises what befell it."""
+        if self.ticket != 0:
+            self.engine.finish(self, self.timeout_s if timeout_s is None else timeout_s)
+        if self.status != R2CCL_OK:
+            self.engine.raise_status(self.status)
+
+    def __dealloc__(self):
+        if self.ticket != 0 and self.engine is not None:
+            self.engine.orphan(self.ticket, self.refs)
+
+
+cdef class Engine:
+    """The native core of one communicator. Made by ``Communicator``; not for direct use."""
+
+    cdef r2ccl_engine* core
+    cdef int32_t rank, size
+    cdef dict plans
+    cdef object planner
+    cdef dict orphans
+    cdef int users
+    cdef uint64_t calls
+    cdef double timeout_s
+    cdef object closed_error
+
+    def __cinit__(self):
+        self.core = NULL
+
+    def __init__(self, int rank, int size, config, planner, bint yield_when_spinning):
+        """planner(collective, dtype, op, nbytes, root, in_place, given_counts, peer) -> PlanEntry."""
+        cdef r2ccl_settings s
+        memset(&s, 0, sizeof(s))
+        script = config.fault_script.encode()
+        s.rank = rank
+        s.size = size
+        s.chunk_bytes = config.chunk_bytes
+        s.staging_bytes = config.staging_bytes
+        s.eager_bytes = config.eager_bytes
+        s.spin_ns = config.spin_us * 1000
+        s.stall_floor_ns = int(config.stall_floor_ms * 1e6)
+        s.outage_ns = int(config.outage_s * 1e9)
+        s.stall_factor = config.stall_factor
+        s.failover = config.failover
+        s.yield_when_spinning = yield_when_spinning
+        s.fault_script = script
+        self.core = r2ccl_engine_create(&s)
+        if self.core == NULL:
+            raise MemoryError("r2ccl: no memory for the native core")
+        self.rank = rank
+        self.size = size
+        self.plans = {}
+        self.orphans = {}
+        self.planner = planner
+        self.timeout_s = config.timeout_s
+        self.closed_error = None
+
+    cdef r2ccl_engine* handle(self) except NULL:
+        if self.core == NULL:
+            raise errors.Aborted("the communicator is closed")
+        return self.core
+
+    # -- before start --------------------------------------------------------------------------------------------
+
+    def add_rail(self, int index, str name, int ifindex, double weight):
+        r2ccl_add_rail(self.handle(), index, name.encode(), ifindex, weight)
+
+    def add_tcp_link(self, int peer, int rail, int fd):
+        r2ccl_add_tcp_link(self.handle(), peer, rail, fd)
+
+    def add_shm_link(self, int peer, int memfd, uint64_t ring_bytes):
+        if r2ccl_add_shm_link(self.handle(), peer, memfd, ring_bytes, self.rank < peer) != R2CCL_OK:
+            raise errors.InternalError(f"cannot map the shared memory of rank {peer}")
+
+    def add_control(self, int peer, int fd, bint same_host):
+        r2ccl_add_control(self.handle(), peer, fd, same_host)
+
+    def set_shares(self, int peer, rows):
+        """rows: (links + 1) x links float64, see ``plan.shares``."""
+        cdef const double[::1] flat = rows.reshape(-1)
+        r2ccl_set_shares(self.handle(), peer, &flat[0], rows.shape[1])
+
+    def start(self):
+        if r2ccl_engine_start(self.handle()) != R2CCL_OK:
+            raise errors.InternalError("the native core could not start its thread or its event queue")
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def run(self, int collective, object send, object recv, int op, int root, bint async_op, object timeout_s):
+        """A collective with equal counts. Which of send and recv are needed depends on the collective and the rank."""
+        cdef View s, r
+        cdef uint64_t total, block
+        cdef bint in_place = False
+        cdef int32_t dtype
+        cdef uint32_t itemsize
+        cdef bint at_root = root == self.rank
+        memset(&s, 0, sizeof(s))
+        memset(&r, 0, sizeof(r))
+        if send is not None:
+            view_of(send, collective == BROADCAST and recv is None, "send", &s)
+        if recv is send:
+            r = s
+            if recv is not None:
+                view_of(recv, True, "recv", &r)
+        elif recv is not None:
+            view_of(recv, True, "recv", &r)
+        if send is not None and recv is not None and s.dtype != r.dtype:
+            raise errors.InvalidArgument(
+                f"send is {DType(s.dtype).name.lower()} and recv is {DType(r.dtype).name.lower()}: they must be equal")
+        dtype = s.dtype if send is not None else r.dtype
+        itemsize = s.itemsize if send is not None else r.itemsize
+        if root >= self.size:
+            raise errors.InvalidArgument(f"root = {root}: this communicator has ranks 0 to {self.size - 1}")
+
+        if collective == ALL_REDUCE or collective == REDUCE or collective == BROADCAST:
+            total = s.count if send is not None else r.count
+            if send is not None and recv is not None and s.count != r.count:
+                raise errors.InvalidArgument(f"send has {s.count} elements and recv has {r.count}: they must be equal")
+            if send is not None and recv is not None:
+                in_place = s.data == r.data
+                if not in_place:
+                    check_apart(s.data, total * itemsize, r.data, total * itemsize)
+        elif collective == ALL_GATHER or collective == GATHER:
+            total = s.count * self.size
+            if recv is not None:
+                if r.count != total:
+                    raise errors.InvalidArgument(
+                        f"recv has {r.count} elements; {self.size} ranks x {s.count} of send make {total}")
+                block = s.count * itemsize
+                in_place = s.data == r.data + self.rank * block
+                if not in_place:
+                    check_apart(s.data, block, r.data, total * itemsize)
+        elif collective == REDUCE_SCATTER or collective == SCATTER:
+            total = r.count * self.size
+            if send is not None:
+                if s.count != total:
+                    raise errors.InvalidArgument(
+                        f"send has {s.count} elements; {self.size} ranks x {r.count} of recv make {total}")
+                block = r.count * itemsize
+                in_place = r.data == s.data + self.rank * block
+                if not in_place:
+                    check_apart(r.data, block, s.data, total * itemsize)
+        else:  # ALL_TO_ALL
+            total = s.count
+            if s.count != r.count or s.count % self.size:
+                raise errors.InvalidArgument(
+                    f"send has {s.count} and recv {r.count} elements: both need the same multiple of {self.size} ranks")
+            check_apart(s.data, total * itemsize, r.data, total * itemsize)
+        return self.submit(collective, send, recv, &s, &r, dtype, itemsize, op, root, in_place, total, total, None, None,
+                           -1, async_op, timeout_s)
+
+    def run_given(self, int collective, object send, object recv, int op, object cuts_send, object cuts_recv,
+                  bint in_place, bint async_op, object timeout_s):
+        """A collective whose counts are given: cuts are size + 1 element offsets (uint64), checked by the caller."""
+        cdef View s, r
+        view_of(send, False, "send", &s)
+        view_of(recv, True, "recv", &r)
+        cuts_recv = cuts_send if cuts_recv is None else cuts_recv
+        return self.submit(collective, send, recv, &s, &r, s.dtype, s.itemsize, op, -1, in_place, int(cuts_send[-1]),
+                           int(cuts_recv[-1]), cuts_send, cuts_recv, -1, async_op, timeout_s)
+
+    def run_p2p(self, int collective, object array, int peer, bint async_op, object timeout_s):
+        cdef View v
+        view_of(array, collective == RECV, "buf", &v)
+        if peer < 0 or peer >= self.size or peer == self.rank:
+            raise errors.InvalidArgument(f"peer = {peer}: another rank from 0 to {self.size - 1} (this is rank {self.rank})")
+        return self.submit(collective, array, array, &v, &v, v.dtype, v.itemsize, 0, -1, False, v.count, v.count, None,
+                           None, peer, async_op, timeout_s)
+
+    def barrier(self, object timeout_s):
+        cdef View v
+        memset(&v, 0, sizeof(v))
+        return self.submit(BARRIER, None, None, &v, &v, 0, 1, 0, -1, False, 0, 0, None, None, -1, False, timeout_s)
+
+    cdef Work submit(self, int collective, object send, object recv, View* s, View* r, int32_t dtype, uint32_t itemsize,
+                     int op, int root, bint in_place, uint64_t count0, uint64_t count1, object cuts0, object cuts1,
+                     int peer, bint async_op, object timeout_s):
+        cdef r2ccl_call_args a
+        cdef const uint64_t[::1] c0, c1
+        cdef uint64_t nbytes = count0 * itemsize
+        cdef uint64_t bits = 0
+        cdef int32_t status
+        cdef Work work
+        cdef PlanEntry entry
+        if self.orphans:
+            self.reap()
+        while nbytes >> bits:
+            bits += 1
+        key = (<uint64_t>collective | <uint64_t>dtype << 8 | <uint64_t>(op == AVG or op <= 1) << 16
+               | <uint64_t>in_place << 17 | <uint64_t>(cuts0 is not None) << 18 | bits << 20
+               | <uint64_t>(<uint32_t>(root if peer < 0 else peer) + 1) << 28)
+        entry = self.plans.get(key)
+        if entry is None:
+            entry = self.planner(collective, dtype, op, (<uint64_t>1 << bits) >> 1, root, in_place, cuts0 is not None, peer)
+            self.plans[key] = entry
+        memset(&a, 0, sizeof(a))
+        a.info.count = count0 if cuts0 is None else 0
+        # A sender and its receiver make the same call, seen from two sides.
+        a.info.collective = SEND if collective == RECV else collective
+        a.info.root = root
+        a.info.dtype = dtype
+        a.info.op = op
+        a.info.flags = cuts0 is not None
+        a.plan = entry.plan
+        a.send = s.data
+        a.recv = r.data
+        a.count[0] = count0
+        a.count[1] = count1
+        if cuts0 is not None:
+            c0 = cuts0
+            c1 = cuts1
+            a.cuts[0] = &c0[0]
+            a.cuts[1] = &c1[0]
+        a.chunk_bytes = entry.chunk_bytes
+        a.avg_ranks = self.size if op == AVG else 0
+        a.peer = peer
+        work = Work.__new__(Work)
+        work.engine = self
+        work.entry = entry
+        work.refs = (send, recv)
+        work.timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        status = r2ccl_submit(self.handle(), &a, not async_op, &work.ticket)
+        if status != R2CCL_OK:
+            work.ticket = 0
+            self.raise_status(status)
+        work.seq = self.calls
+        self.calls += 1
+        if not async_op:
+            self.finish(work, work.timeout_s)
+            if work.status != R2CCL_OK:
+                self.raise_status(work.status)
+        return work
+
+    cdef int finish(self, Work work, double timeout_s) except -1:
+        """Waits for a call. Ctrl-C and the deadline leave it running; its arrays stay referenced."""
+        cdef int32_t status
+        cdef uint64_t ticket = work.ticket, slice_ns = SLICE_NS
+        cdef r2ccl_engine* core = self.handle()
+        cdef double deadline = -1, left
+        if timeout_s * 1e9 < SLICE_NS:
+            slice_ns = <uint64_t>(timeout_s * 1e9) if timeout_s > 0 else 1
+        self.users += 1
+        try:
+            while True:
+                with nogil:
+                    status = r2ccl_wait(core, ticket, slice_ns, &work.c_replayed)
+                if status != R2CCL_IN_PROGRESS:
+                    break
+                PyErr_CheckSignals()
+                if deadline < 0:
+                    deadline = time.monotonic() + timeout_s - slice_ns * 1e-9
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise errors.Timeout(f"after {timeout_s:g} s: {self.describe(ticket)}")
+                slice_ns = SLICE_NS if left * 1e9 > SLICE_NS else <uint64_t>(left * 1e9) + 1
+        finally:
+            self.users -= 1
+        work.ticket = 0
+        work.status = status
+        work.refs = None
+        return 0
+
+    cdef orphan(self, uint64_t ticket, object refs):
+        if self.core != NULL:
+            self.orphans[ticket] = refs
+
+    cdef reap(self):
+        """Frees the tickets that nobody waits for, and with them their arrays."""
+        for ticket in list(self.orphans):
+            if r2ccl_test(self.core, ticket) != R2CCL_IN_PROGRESS:
+                r2ccl_detach(self.core, ticket)
+                del self.orphans[ticket]
+
+    cdef raise_status(self, int32_t status):
+        cdef char text[TEXT]
+        cdef size_t n = 0
+        if self.core != NULL:
+            n = r2ccl_error_text(self.core, text, TEXT)
+        message = text[:n].decode("utf-8", "replace")
+        raise STATUS[r2ccl_status_name(status).decode()](message or "no further information")
+
+    def describe(self, uint64_t ticket):
+        cdef char text[TEXT]
+        cdef size_t n
+        cdef r2ccl_engine* core = self.handle()
+        with nogil:
+            n = r2ccl_describe(core, ticket, text, TEXT)
+        return text[:n].decode("utf-8", "replace")
+
+    # -- sight and end -------------------------------------------------------------------------------------------
+
+    def forget_plans(self):
+        """Plans are chosen anew from the next call on (the settings that choose them changed)."""
+        self.plans = {}
+
+    def counters(self):
+        cdef r2ccl_counters c
+        cdef r2ccl_engine* core = self.handle()
+        with nogil:
+            r2ccl_counters_read(core, &c)
+        return {
+            "calls": c.calls, "chunks_sent": c.chunks_sent, "chunks_received": c.chunks_received,
+            "replayed_chunks": c.replayed_chunks, "duplicate_chunks": c.duplicate_chunks, "repairs": c.repairs,
+            "repair_ms": c.repair_ns * 1e-6, "last_repair_ms": c.last_repair_ns * 1e-6,
+            "events_dropped": c.events_dropped, "staging_bytes": c.staging_bytes, "refused_frames": c.refused_frames,
+        }
+
+    def links(self):
+        """(peer, rail, state, generation, tx_bytes, rx_bytes, replayed_bytes) of every link."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef uint32_t n, i
+        with nogil:
+            n = r2ccl_links_read(core, NULL, 0)
+        cdef bytearray memory = bytearray(sizeof(r2ccl_link_stats) * (n + 1))
+        cdef r2ccl_link_stats* stats = <r2ccl_link_stats*><char*>memory
+        with nogil:
+            r2ccl_links_read(core, stats, n)
+        return [(stats[i].peer, stats[i].rail, stats[i].state, stats[i].generation, stats[i].tx_bytes,
+                 stats[i].rx_bytes, stats[i].replayed_bytes) for i in range(n)]
+
+    def events(self):
+        """Takes the events since the last time: (time_ns, kind, peer, rail, detail, value)."""
+        cdef r2ccl_event e[64]
+        cdef uint32_t n, i
+        out = []
+        while True:
+            n = r2ccl_events_read(self.handle(), e, 64)
+            for i in range(n):
+                out.append((e[i].time_ns, e[i].kind, e[i].peer, e[i].rail, e[i].detail, e[i].value))
+            if n < 64:
+                return out
+
+    def status(self):
+        return r2ccl_status_name(r2ccl_engine_status(self.handle())).decode()
+
+    def check(self):
+        """Raises the error that the engine is in, if any."""
+        cdef int32_t status = r2ccl_engine_status(self.handle())
+        if status != R2CCL_OK:
+            self.raise_status(status)
+
+    def abort(self, str reason):
+        cdef bytes text = reason.encode()
+        cdef const char* c_text = text
+        cdef r2ccl_engine* core = self.handle()
+        with nogil:
+            r2ccl_abort(core, c_text)
+
+    def close(self, double linger_s):
+        """Idempotent and bounded. Calls under way in other threads end with Aborted."""
+        cdef r2ccl_engine* core = self.core
+        cdef uint64_t linger_ns = <uint64_t>(linger_s * 1e9)
+        if core == NULL:
+            return
+        if self.users > 0:
+            self.abort("the communicator is being closed")
+        deadline = time.monotonic() + 5.0
+        while self.users > 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if self.users > 0:
+            return  # a thread is still inside: leak rather than crash
+        self.core = NULL
+        with nogil:
+            r2ccl_engine_destroy(core, linger_ns)
+        self.orphans.clear()
+        self.plans.clear()
+
+    def __dealloc__(self):
+        if self.core != NULL:
+            with nogil:
+                r2ccl_engine_destroy(self.core, 0)
+
+
+cdef int check_apart(char* a, uint64_t a_bytes, char* b, uint64_t b_bytes) except -1:
+    """Input and output are the same memory as the in-place rule says, or do not touch."""
+    if a_bytes and b_bytes and a < b + b_bytes and b < a + a_bytes:
+        raise errors.InvalidArgument(
+            f"input ({a_bytes} bytes at {<uintptr_t>a:#x}) and output ({b_bytes} bytes at {<uintptr_t>b:#x}) overlap in "
+            "part: use separate arrays, or exactly the in-place form")
+    return 0
+
+
+def host_reduce(uintptr_t dst, uintptr_t a, uintptr_t b, uint64_t count, int dtype, int op, int avg_ranks=0, int wide=0):
+    """dst = a op b on host memory, with the core's kernels; for tests. wide: bit 0 dst, 1 a, 2 b are float32."""
+    if r2ccl_host_reduce(<void*>dst, <const void*>a, <const void*>b, count, dtype, op, avg_ranks, wide) != R2CCL_OK:
+        raise errors.InvalidArgument(f"{DType(dtype).name} cannot be reduced with operator {op}")

@@ -1,0 +1,582 @@
+// What happens to chunks: ops that may run, sending, landing, applying. Follows the ledger's rules (docs/failover.md).
+#include <algorithm>
+#include <cstring>
+
+#include "exec/engine.h"
+
+namespace r2ccl {
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
+
+void Engine::start_next() {
+  while (!current_ && !queue_.empty() && status() == Status::OK) {
+    current_ = queue_.front();
+    queue_.pop_front();
+    start_call(*current_);
+  }
+}
+
+void Engine::start_call(Call& call) {
+  call.started = true;
+  ++counters_.calls;
+  const PlanImage& plan = *call.plan;
+  if (call.p2p()) {
+    ++p2p_active_;
+    peers_[call.peer]->p2p.push_back(&call);
+  }
+  if (alarm_.active && !call.p2p() && alarm_.sequence == call.sequence) raise_alarm(call.sequence);
+  for (uint32_t i = 0; i < plan.ops.size(); ++i)
+    if (is_local(plan.ops[i])) mark_dirty(call, i);
+  for (size_t p = 0; p < plan.peers.size(); ++p) {
+    Peer& peer = *peers_[plan.peers[p]];
+    if (plan.sends_of[p].begin != plan.sends_of[p].end) mark_dirty(peer);
+    if (peer.early) deliver_early(peer, call);
+    if (status() != Status::OK) return;
+  }
+  if (call.remaining == 0) finishing_.push_back(&call);
+}
+
+// Only from the outermost level: nothing below may still refer to the call.
+void Engine::finish(Call& call, Status status) {
+  call.release(device_);
+  if (call.started && call.p2p()) {
+    --p2p_active_;
+    auto& list = peers_[call.peer]->p2p;
+    list.erase(std::find(list.begin(), list.end(), &call));
+  }
+  if (&call == current_) {
+    current_ = nullptr;
+    finished_ = call.sequence + 1;
+  }
+  bool detached;
+  {
+    std::lock_guard lock(submit_mutex_);
+    detached = call.detached;
+    if (detached) free_calls_.push_back(&call);
+    // After this store a waiter may recycle the call.
+    else
+      call.status.store(static_cast<int32_t>(status), std::memory_order_release);
+  }
+  if (waiters_.load(std::memory_order_relaxed) || status != Status::OK) notify_done();
+}
+
+void Engine::mark_dirty(Peer& peer) {
+  if (peer.dirty) return;
+  peer.dirty = true;
+  dirty_peers_.push_back(&peer);
+}
+
+void Engine::mark_dirty(Call& call, uint32_t op) {
+  if (call.ops[op].queued) return;
+  call.ops[op].queued = true;
+  if (call.dirty.empty()) dirty_calls_.push_back(&call);
+  call.dirty.push_back(op);
+}
+
+// Until nothing more can be done without an event from outside.
+void Engine::run_dirty() {
+  for (;;) {
+    if (status() != Status::OK) {
+      end_all();
+      return;
+    }
+    if (!finishing_.empty()) {
+      Call* call = finishing_.back();
+      finishing_.pop_back();
+      finish(*call, Status::OK);
+    } else if (!dirty_calls_.empty()) {
+      Call& call = *dirty_calls_.back();
+      const uint32_t op = call.dirty.back();
+      call.dirty.pop_back();
+      if (call.dirty.empty()) dirty_calls_.pop_back();
+      call.ops[op].queued = false;
+      run_op(call, op);
+    } else if (!dirty_peers_.empty()) {
+      Peer& peer = *dirty_peers_.back();
+      dirty_peers_.pop_back();
+      peer.dirty = false;
+      pump(peer);
+    } else if (!current_ && !queue_.empty() && status() == Status::OK) {
+      start_next();
+    } else {
+      return;
+    }
+  }
+}
+
+// A local op, or a receiving one with chunks that arrived before they could be applied.
+void Engine::run_op(Call& call, uint32_t op) {
+  OpRun& run = call.ops[op];
+  const r2ccl_op& record = call.plan->ops[op];
+  const auto dtype = static_cast<DType>(call.info.dtype);
+  if (is_local(record)) {
+    const uint32_t avg = record.flags & R2CCL_FINAL ? call.avg_ranks : 0;
+    while (run.cursor < run.chunks && call.may_run(op, run.cursor)) {
+      const uint32_t chunk = run.cursor++;
+      const uint64_t first = call.chunk_first(chunk), n = call.chunk_length(run, chunk);
+      const Operand dst{run.dst + first * run.dst_size, run.dst_wide};
+      const ConstOperand src{run.src + first * run.src_size, run.src_wide};
+      if (n > 0 && record.kind == R2CCL_COPY) {
+        if (dst.data != src.data || avg > 1) device_.copy(dst, src, n, dtype, avg);
+      } else if (n > 0) {
+        device_.reduce(dst, {dst.data, dst.wide}, src, n, dtype, static_cast<ReduceOp>(call.info.op), avg);
+      }
+      chunk_done(call, op, chunk);
+    }
+    return;
+  }
+  for (Slot** link = &run.arrived; *link;) {
+    Slot* slot = *link;
+    if (!call.may_run(op, slot->header.chunk)) {
+      link = &slot->next;
+      continue;
+    }
+    *link = slot->next;
+    Peer& peer = *peers_[record.peer];
+    const uint8_t lane = slot->header.lane;
+    apply(call, op, slot->header.chunk, slot->data);
+    peer.staging.give(slot);
+    use_up(peer, lane);
+  }
+}
+
+void Engine::chunk_done(Call& call, uint32_t op, uint32_t chunk) {
+  OpRun& run = call.ops[op];
+  run.state[chunk] = ChunkState::kApplied;
+  const bool whole = ++run.done == run.chunks;
+  const PlanImage& plan = *call.plan;
+  for (uint32_t k = plan.dependent_first[op]; k < plan.dependent_first[op + 1]; ++k) {
+    const r2ccl_dep& dep = plan.dependents[k];
+    if (dep.whole && !whole) continue;
+    const r2ccl_op& later = plan.ops[dep.op];
+    if (later.kind == R2CCL_SEND) {
+      mark_dirty(*peers_[later.peer]);
+    } else if (is_local(later) || call.ops[dep.op].arrived) {
+      mark_dirty(call, dep.op);
+    }
+  }
+  if (whole && --call.remaining == 0) finishing_.push_back(&call);
+}
+
+// ---- sending -------------------------------------------------------------------------------------------------------
+
+// The usable link with room that has the least in flight for its weight; -1: none.
+int32_t Engine::pick_link(Peer& peer) noexcept {
+  int32_t best = -1;
+  double best_load = 0;
+  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    LinkSlot& slot = *peer.links[l];
+    if (!peer.failover.usable(l) || slot.ended_ns || !slot.link->ready()) continue;
+    if (peer.ledger.count_on(l) >= peer.shares.limit(l)) continue;
+    const double load = static_cast<double>(peer.ledger.bytes_on(l)) / peer.shares.weight(l);
+    if (best < 0 || load < best_load) {
+      best = static_cast<int32_t>(l);
+      best_load = load;
+    }
+  }
+  return best;
+}
+
+void Engine::pump(Peer& peer) {
+  if (status() != Status::OK) return;
+  if (!settings_.failover) settle_written(peer);
+  peer.blocked = false;
+  if (peer.ledger.has_replay()) pump_replays(peer);
+  bool waits = false;
+  for (bool more = true; more && !peer.blocked;) {
+    more = false;
+    if (current_ && pump_call(peer, *current_, &waits)) more = true;
+    for (size_t i = 0; i < peer.p2p.size() && !peer.blocked; ++i) {
+      if (pump_call(peer, *peer.p2p[i], &waits)) more = true;
+    }
+  }
+  if (waits) peer.blocked = true;
+  if (!peer.blocked) {
+    peer.blocked_since_ns = 0;
+  } else if (peer.blocked_since_ns == 0) {
+    peer.blocked_since_ns = monotonic_ns();
+  }
+}
+
+// Hands a chunk of each lane to the links, as far as they and the credits go. True: something was sent. *waits: some
+// chunk could go but for room or credit.
+bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
+  const PlanImage& plan = *call.plan;
+  const int32_t at = plan.position(peer.rank);
+  if (at < 0) return false;
+  bool any = false;
+  const uint32_t quota = call.p2p() ? window_ : std::max(1u, window_ / plan.lanes);
+  const PlanImage::Range range = plan.sends_of[at];
+  for (uint32_t s = range.begin; s < range.end; ++s) {
+    const auto& list = plan.sends[s];
+    uint32_t& cursor = call.send_cursor[s];
+    if (cursor == list.ops.size()) continue;
+    const uint32_t op = list.ops[cursor];
+    OpRun& run = call.ops[op];
+    const uint32_t chunk = run.cursor;
+    if (!call.may_run(op, chunk)) continue;
+    const uint8_t lane = call.lane_of(plan.ops[op]);
+    if (peer.sent[lane] - peer.credit[lane] >= quota) {
+      uint32_t freed;
+      if (!peer.links.empty() && peer.links[0]->link->read_credit(lane, &freed)) note_credit(peer, lane, freed);
+      if (peer.sent[lane] - peer.credit[lane] >= quota) {
+        *waits = true;
+        continue;
+      }
+    }
+    if (run.cursor + 1 == run.chunks) ++cursor;
+    ++run.cursor;
+    if (!issue(peer, call, op, chunk)) {
+      if (run.cursor == run.chunks) --cursor;
+      --run.cursor;
+      peer.blocked = true;
+      return any;
+    }
+    any = true;
+  }
+  return any;
+}
+
+bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk) {
+  const int32_t l = pick_link(peer);
+  if (l < 0) return false;
+  LinkSlot& slot = *peer.links[l];
+  Link& link = *slot.link;
+  OpRun& run = call.ops[op];
+  const r2ccl_op& record = call.plan->ops[op];
+  const uint64_t n = call.chunk_length(run, chunk);
+  const uint8_t lane = call.lane_of(record);
+  FrameHeader header{.kind = FrameKind::kData,
+                     .lane = lane,
+                     .bytes = static_cast<uint32_t>(n * run.wire_size),
+                     .signature = call.signature,
+                     .call = call.sequence,
+                     .message = message_id(lane, call.plan->message[op]),
+                     .chunk = chunk};
+  const uint8_t* payload = run.src + call.chunk_first(chunk) * run.src_size;
+  const bool confirmed = settings_.failover && !link.lossless();
+  Slot* copy = nullptr;
+  if (confirmed && run.elements * run.wire_size <= settings_.eager_bytes) {
+    copy = peer.retained.take();
+    if (copy) {
+      std::memcpy(copy->data, payload, header.bytes);
+      payload = copy->data;
+    }
+  }
+  if (confirmed) send_acks(peer, static_cast<uint32_t>(l), false);
+  if (!link.write(header, payload)) {
+    if (copy) peer.retained.give(copy);
+    return false;
+  }
+  ++peer.sent[lane];
+  ++counters_.chunks_sent;
+  if (confirmed) {
+    run.state[chunk] = ChunkState::kLanding;  // posted
+    Sent sent{};
+    sent.header = header;
+    sent.payload = payload;
+    sent.owner = copy ? 0 : reinterpret_cast<uint64_t>(&call);
+    sent.op = op;
+    sent.retained = copy;
+    sent.posted_ns = monotonic_ns();
+    peer.ledger.post(static_cast<uint32_t>(l), sent);
+    if (!copy) return true;
+  } else if (!link.written()) {
+    slot.writing_call = &call;
+    slot.writing_op = op;
+    slot.writing_chunk = chunk;
+    return true;
+  }
+  if (link.take_wake_request() && peer.control) peer.control->send({.kind = FrameKind::kWake});
+  chunk_done(call, op, chunk);
+  return true;
+}
+
+void Engine::pump_replays(Peer& peer) {
+  while (peer.ledger.has_replay()) {
+    const int32_t l = pick_link(peer);
+    if (l < 0) {
+      peer.blocked = true;
+      return;
+    }
+    const Sent& sent = peer.ledger.next_replay();
+    LinkSlot& slot = *peer.links[l];
+    if (!slot.link->write(sent.header, sent.payload)) {
+      peer.blocked = true;
+      return;
+    }
+    if (sent.owner) ++reinterpret_cast<Call*>(sent.owner)->replayed;
+    slot.replayed_bytes += sent.header.bytes;
+    ++counters_.replayed_chunks;
+    peer.ledger.reposted(static_cast<uint32_t>(l), monotonic_ns());
+  }
+}
+
+// Without acknowledgements a chunk is done when the link has written it.
+void Engine::settle_written(Peer& peer) {
+  for (auto& slot : peer.links) {
+    if (!slot->writing_call || !slot->link->written()) continue;
+    Call& call = *slot->writing_call;
+    slot->writing_call = nullptr;
+    chunk_done(call, slot->writing_op, slot->writing_chunk);
+  }
+}
+
+// ---- receiving -----------------------------------------------------------------------------------------------------
+
+Call* Engine::call_of(Peer& peer, const FrameHeader& h) noexcept {
+  if (h.lane != kLaneP2p) return current_ && current_->sequence == h.call ? current_ : nullptr;
+  for (Call* call : peer.p2p)
+    if (call->sequence == h.call && !call->plan->receives.empty()) return call;
+  return nullptr;
+}
+
+Engine::Fate Engine::classify(Peer& peer, const FrameHeader& h, Target* target) {
+  if (h.message >> 24 != h.lane || h.bytes > settings_.chunk_bytes) return Fate::kRefuse;
+  Call* call = call_of(peer, h);
+  if (!call) {
+    if (peer.arrived({h.call, h.message, h.chunk})) return Fate::kDuplicate;
+    return Fate::kEarly;
+  }
+  if (call->signature != h.signature) {
+    mismatch(peer, h);
+    return Fate::kRefuse;
+  }
+  const int32_t at = call->plan->position(peer.rank);
+  const int32_t op =
+      at < 0 ? -1 : call->plan->receiver(at, call->p2p() ? 0 : h.lane, h.message & (kMaxMessages - 1));
+  if (op < 0) return Fate::kRefuse;
+  OpRun& run = call->ops[op];
+  if (h.chunk >= run.chunks || h.bytes != call->chunk_length(run, h.chunk) * run.wire_size) {
+    fail(Status::MISMATCH, "rank " + std::to_string(peer.rank) + " sent " + std::to_string(h.bytes) +
+                               " bytes where this rank expects " +
+                               std::to_string(h.chunk < run.chunks ? call->chunk_length(run, h.chunk) * run.wire_size : 0) +
+                               ": the counts or the settings of the two ranks differ");
+    return Fate::kRefuse;
+  }
+  *target = {call, static_cast<uint32_t>(op), h.chunk};
+  switch (run.state[h.chunk]) {
+    case ChunkState::kEmpty:
+      return Fate::kDeliver;
+    case ChunkState::kLanding:
+      // Half of it came over another link. If that link is dead, this is the replay; else the peer repeats itself.
+      return abandon_landing(peer, *target) ? Fate::kDeliver : Fate::kRefuse;
+    default:
+      return Fate::kDuplicate;
+  }
+}
+
+bool Engine::abandon_landing(Peer& peer, const Target& t) {
+  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    const LinkSlot& slot = *peer.links[l];
+    if (slot.landing_call != t.call || slot.landing_op != t.op || slot.landing_chunk != t.chunk) continue;
+    if (peer.failover.usable(l)) return false;
+    fence(peer, l);
+    return true;
+  }
+  return false;
+}
+
+uint8_t* Engine::landing(Link& link, const FrameHeader& h) noexcept {
+  Peer& peer = *peers_[link.peer()];
+  LinkSlot& slot = *peer.links[link.index];
+  Target t;
+  const Fate fate = classify(peer, h, &t);
+  if (status() != Status::OK) return nullptr;
+  if (fate == Fate::kDeliver) {
+    OpRun& run = t.call->ops[t.op];
+    const bool straight = t.call->plan->ops[t.op].kind == R2CCL_RECV && run.dst_wide == run.wire_wide;
+    if (straight && t.call->may_run(t.op, t.chunk)) {
+      run.state[t.chunk] = ChunkState::kLanding;
+      slot.landing_call = t.call;
+      slot.landing_op = t.op;
+      slot.landing_chunk = t.chunk;
+      return run.dst + t.call->chunk_first(t.chunk) * run.dst_size;
+    }
+  } else if (fate != Fate::kEarly) {
+    return nullptr;
+  }
+  slot.landing_slot = peer.staging.take();
+  return slot.landing_slot ? slot.landing_slot->data : nullptr;
+}
+
+void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, bool landed) noexcept {
+  Peer& peer = *peers_[link.peer()];
+  LinkSlot& slot = *peer.links[link.index];
+  if (status() != Status::OK) return;
+  ++counters_.chunks_received;
+  Slot* landing_slot = slot.landing_slot;
+  slot.landing_slot = nullptr;
+  Call* landing_call = slot.landing_call;
+  slot.landing_call = nullptr;
+  if (landed && landing_call) {
+    // Stored in place already: apply only counts it.
+    const uint32_t op = slot.landing_op, chunk = slot.landing_chunk;
+    use_up(peer, h.lane);
+    note_arrival(peer, slot, h);
+    chunk_done(*landing_call, op, chunk);
+    return;
+  }
+  Target t;
+  const Fate fate = classify(peer, h, &t);
+  if (status() != Status::OK) return;
+  if (fate == Fate::kRefuse) {
+    if (landing_slot) peer.staging.give(landing_slot);
+    ++counters_.refused_frames;
+    event(kEventFrameRefused, peer.rank, static_cast<int32_t>(link.rail()), 0, h.bytes);
+    return;
+  }
+  if (fate == Fate::kDuplicate) {
+    ++counters_.duplicate_chunks;
+    if (landing_slot) peer.staging.give(landing_slot);
+    note_arrival(peer, slot, h);
+    return;
+  }
+  if (!payload && h.bytes > 0) {  // no staging was left: the peer overran its window
+    ++counters_.refused_frames;
+    return;
+  }
+  if (fate == Fate::kEarly) {
+    if (!landing_slot) {
+      landing_slot = peer.staging.take();
+      if (!landing_slot) {
+        ++counters_.refused_frames;
+        return;
+      }
+      if (h.bytes) std::memcpy(landing_slot->data, payload, h.bytes);
+    }
+    landing_slot->header = h;
+    landing_slot->next = peer.early;
+    peer.early = landing_slot;
+    note_arrival(peer, slot, h);
+    return;
+  }
+  note_arrival(peer, slot, h);
+  deliver(peer, t, h, payload, landing_slot);
+}
+
+// A chunk of a call under way: apply it now, or keep it until it may be applied.
+void Engine::deliver(Peer& peer, const Target& t, const FrameHeader& h, const uint8_t* payload, Slot* slot) {
+  OpRun& run = t.call->ops[t.op];
+  if (t.call->may_run(t.op, t.chunk)) {
+    apply(*t.call, t.op, t.chunk, payload);
+    if (slot) peer.staging.give(slot);
+    use_up(peer, h.lane);
+    return;
+  }
+  if (!slot) {
+    slot = peer.staging.take();
+    if (!slot) {
+      fail(Status::INTERNAL, "rank " + std::to_string(peer.rank) + " overran its window");
+      return;
+    }
+    if (h.bytes) std::memcpy(slot->data, payload, h.bytes);
+  }
+  slot->header = h;
+  slot->next = run.arrived;
+  run.arrived = slot;
+  run.state[t.chunk] = ChunkState::kArrived;
+}
+
+// Through the gate (rule 1): once per chunk.
+void Engine::apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload) {
+  const r2ccl_op& record = call.plan->ops[op];
+  OpRun& run = call.ops[op];
+  const uint64_t first = call.chunk_first(chunk), n = call.chunk_length(run, chunk);
+  const auto dtype = static_cast<DType>(call.info.dtype);
+  if (n > 0) {
+    const Operand dst{run.dst + first * run.dst_size, run.dst_wide};
+    const ConstOperand in{payload, run.wire_wide};
+    if (record.kind == R2CCL_RECV) {
+      device_.copy(dst, in, n, dtype, 0);
+    } else {
+      const ConstOperand src{run.src + first * run.src_size, run.src_wide};
+      device_.reduce(dst, src, in, n, dtype, static_cast<ReduceOp>(call.info.op),
+                     record.flags & R2CCL_FINAL ? call.avg_ranks : 0);
+    }
+  }
+  chunk_done(call, op, chunk);
+}
+
+// One more chunk of the peer's is used up: it may send another.
+void Engine::use_up(Peer& peer, uint8_t lane) {
+  const uint32_t freed = ++peer.freed[lane];
+  for (auto& slot : peer.links)
+    if (slot->link->publish_credit(lane, freed)) return;
+  if (!peer.credit_due[lane]) {
+    peer.credit_due[lane] = true;
+    peer.due_lanes.push_back(lane);
+  }
+}
+
+void Engine::note_arrival(Peer& peer, LinkSlot& slot, const FrameHeader& h) {
+  if (slot.link->lossless()) return;
+  slot.heard_ns = monotonic_ns();
+  bool soon = !settings_.failover;  // only credits travel
+  if (settings_.failover) {
+    slot.acks.push_back({h.call, h.message, h.chunk});
+    // The sender of a large chunk waits for this; that of a small one does not, so it travels with the next frame.
+    soon = h.bytes > settings_.eager_bytes || slot.acks.size() >= std::max(1u, window_ / 4);
+  }
+  if (soon && !peer.ack_queued) {
+    peer.ack_queued = true;
+    ack_peers_.push_back(&peer);
+  }
+}
+
+void Engine::deliver_early(Peer& peer, Call& call) {
+  for (Slot** link = &peer.early; *link;) {
+    Slot* slot = *link;
+    const FrameHeader& h = slot->header;
+    const bool ours = (h.lane == kLaneP2p) == call.p2p() && h.call == call.sequence &&
+                      (!call.p2p() || !call.plan->receives.empty());
+    if (!ours) {
+      link = &slot->next;
+      continue;
+    }
+    *link = slot->next;
+    Target t;
+    const Fate fate = classify(peer, h, &t);
+    if (status() != Status::OK) return;
+    if (fate == Fate::kDeliver) {
+      deliver(peer, t, h, slot->data, slot);
+    } else {
+      peer.staging.give(slot);
+    }
+    if (status() != Status::OK) return;
+  }
+}
+
+bool Peer::arrived(const ChunkId& id) const noexcept {
+  const auto lane = static_cast<uint8_t>(id.message >> 24);
+  const Call* call = nullptr;
+  if (lane == kLaneP2p) {
+    for (const Call* c : p2p)
+      if (c->sequence == id.call && !c->plan->receives.empty()) call = c;
+    if (!call) {
+      std::lock_guard lock(engine.submit_mutex_);
+      if (id.call < next_p2p_recv) {
+        // Posted, and not under way: done, unless it was only just submitted.
+        bool submitted = false;
+        for (const Call* c : engine.submitted_)
+          submitted |= c->peer == rank && c->sequence == id.call && !c->plan->receives.empty();
+        if (!submitted) return true;
+      }
+    }
+  } else {
+    if (id.call < engine.finished_) return true;
+    if (engine.current_ && engine.current_->sequence == id.call) call = engine.current_;
+  }
+  if (call) {
+    const int32_t at = call->plan->position(rank);
+    const int32_t op = at < 0 ? -1 : call->plan->receiver(at, call->p2p() ? 0 : lane, id.message & (kMaxMessages - 1));
+    if (op < 0 || id.chunk >= call->ops[op].chunks) return false;
+    const ChunkState state = call->ops[op].state[id.chunk];
+    return state == ChunkState::kArrived || state == ChunkState::kApplied;
+  }
+  for (const Slot* slot = early; slot; slot = slot->next)
+    if (ChunkId{slot->header.call, slot->header.message, slot->header.chunk} == id) return true;
+  return false;
+}
+
+}  // namespace r2ccl

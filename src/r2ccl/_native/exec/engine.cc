@@ -1,0 +1,458 @@
+// Calls, threads and waiting. What happens to chunks is in dataflow.cc, what happens to links in recovery.cc.
+#include "exec/engine.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace r2ccl {
+
+namespace {
+
+constexpr Nanoseconds kMillisecond = 1'000'000;
+constexpr Nanoseconds kTickNs = kMillisecond;
+// How long the engine's thread keeps out of the way after a caller has driven.
+constexpr Nanoseconds kCallerGraceNs = kMillisecond;
+constexpr Nanoseconds kThreadSpinNs = 50'000;
+constexpr int kIdleSleepMs = 100, kBusySleepMs = 2;
+constexpr uint32_t kMemoryOnlyPollInterval = 64, kTickPolls = 64;
+
+enum class Watch : uint32_t { kWake, kInterfaces, kControl, kLink };
+uint64_t watch_tag(Watch what, uint32_t rank, uint32_t link) {
+  return uint64_t{static_cast<uint32_t>(what)} << 56 | uint64_t{link} << 32 | rank;
+}
+
+}  // namespace
+
+Engine::Engine(const r2ccl_settings& settings)
+    : settings_(settings),
+      script_(settings.fault_script ? settings.fault_script : ""),
+      device_(host_device()),
+      window_(static_cast<uint32_t>(std::max<uint64_t>(2, settings.staging_bytes / (3 * settings.chunk_bytes)))) {
+  settings_.fault_script = nullptr;
+  peers_.resize(static_cast<size_t>(settings.size));
+  for (int32_t r = 0; r < settings.size; ++r) {
+    if (r == settings.rank) continue;
+    // Window: of the lanes of one call, of what earlier calls left, and of send and recv.
+    peers_[r] = std::make_unique<Peer>(*this, r, device_, settings.chunk_bytes, 3 * window_, settings.eager_bytes);
+  }
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+Engine::~Engine() {
+  close(0);
+  if (epoll_ >= 0) ::close(epoll_);
+  if (wake_fd_ >= 0) ::close(wake_fd_);
+}
+
+void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, double weight) {
+  if (rails_.size() <= rail) rails_.resize(rail + 1);
+  rails_[rail] = {std::move(name), ifindex, weight > 0 ? weight : 1.0, true};
+}
+
+void Engine::add_link(std::unique_ptr<Link> link) {
+  link = make_faulty_link(std::move(link), script_);
+  Peer& peer = *peers_[link->peer()];
+  link->index = static_cast<uint32_t>(peer.links.size());
+  polled_.push_back(link.get());
+  if (link->fd() >= 0) {
+    any_descriptor_link_ = true;
+  } else {
+    any_memory_link_ = true;
+    if (memory_peers_.empty() || memory_peers_.back() != &peer) memory_peers_.push_back(&peer);
+  }
+  peer.links.push_back(
+      std::make_unique<LinkSlot>(std::move(link), settings_.stall_floor_ns, settings_.stall_factor));
+  peer.failover.add_link();
+}
+
+void Engine::add_control(int32_t rank, int fd, bool same_host) {
+  peers_[rank]->control = std::make_unique<ControlSocket>(rank, fd, same_host);
+}
+
+void Engine::set_shares(int32_t rank, const double* rows, uint32_t links) {
+  Peer& peer = *peers_[rank];
+  if (links != peer.links.size()) return;
+  std::vector<double> weights(rows, rows + links);
+  peer.shares.set(std::move(weights), std::vector<double>(rows, rows + size_t{links + 1} * links), window_);
+}
+
+Status Engine::start() {
+  if (epoll_ < 0 || wake_fd_ < 0) return Status::INTERNAL;
+  auto add = [&](int fd, uint32_t events, uint64_t tag) {
+    epoll_event e{};
+    e.events = events;
+    e.data.u64 = tag;
+    return fd < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &e) == 0;
+  };
+  bool ok = add(wake_fd_, EPOLLIN, watch_tag(Watch::kWake, 0, 0));
+  ok &= add(watch_.fd(), EPOLLIN, watch_tag(Watch::kInterfaces, 0, 0));
+  const Nanoseconds now = monotonic_ns();
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    const auto rank = static_cast<uint32_t>(peer->rank);
+    if (peer->control) ok &= add(peer->control->fd(), EPOLLIN, watch_tag(Watch::kControl, rank, 0));
+    std::vector<double> weights;
+    for (auto& slot : peer->links) {
+      slot->heard_ns = now;
+      const uint32_t rail = slot->link->rail();
+      weights.push_back(rail < rails_.size() ? rails_[rail].weight : 1.0);
+      ok &= add(slot->link->fd(), EPOLLIN | EPOLLOUT | EPOLLET, watch_tag(Watch::kLink, rank, slot->link->index));
+    }
+    if (!peer->links.empty() && peer->shares.empty()) peer->shares.set(std::move(weights), {}, window_);
+  }
+  if (!ok) return Status::INTERNAL;
+  // The thread takes no signals: they belong to the program's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run_thread(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return Status::OK;
+}
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
+
+Call* Engine::new_call() {
+  if (free_calls_.empty()) {
+    calls_.push_back(std::make_unique<Call>());
+    return calls_.back().get();
+  }
+  Call* call = free_calls_.back();
+  free_calls_.pop_back();
+  return call;
+}
+
+void Engine::recycle(Call* call) {
+  std::lock_guard lock(submit_mutex_);
+  free_calls_.push_back(call);
+}
+
+Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* ticket) {
+  if (Status s = status(); s != Status::OK) return s;
+  Call* call;
+  {
+    std::lock_guard lock(submit_mutex_);
+    call = new_call();
+  }
+  call->info = args.info;
+  call->plan = reinterpret_cast<const PlanImage*>(args.plan);
+  call->signature = signature_of(args.info);
+  call->avg_ranks = args.avg_ranks;
+  call->peer = args.peer;
+  call->send = args.send;
+  call->recv = args.recv;
+  call->chunk_bytes = std::min<uint64_t>(args.chunk_bytes ? args.chunk_bytes : settings_.chunk_bytes, settings_.chunk_bytes);
+  for (int s = 0; s < 2; ++s) {
+    call->count[s] = args.count[s];
+    call->cuts[s].clear();
+    if (args.cuts[s]) call->cuts[s].assign(args.cuts[s], args.cuts[s] + call->plan->blocks + 1);
+  }
+  call->status.store(R2CCL_IN_PROGRESS, std::memory_order_relaxed);
+  call->started = call->detached = false;
+  call->replayed = 0;
+  if (!call->bind(device_)) {
+    recycle(call);
+    return Status::INTERNAL;
+  }
+  {
+    std::lock_guard lock(submit_mutex_);
+    if (call->p2p()) {
+      Peer& peer = *peers_[call->peer];
+      call->sequence = call->plan->sends.empty() ? peer.next_p2p_recv++ : peer.next_p2p_send++;
+    } else {
+      call->sequence = next_sequence_++;
+      history_[call->sequence % kHistory] = call->info;
+    }
+    submitted_.push_back(call);
+    submitted_count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  *ticket = reinterpret_cast<uint64_t>(call);
+  if (!will_wait || driver_sleeps_.load(std::memory_order_seq_cst)) wake_thread();
+  return Status::OK;
+}
+
+void Engine::take_submissions() {
+  std::vector<Call*> taken;
+  {
+    std::lock_guard lock(submit_mutex_);
+    taken.swap(submitted_);
+    submitted_count_.store(0, std::memory_order_relaxed);
+  }
+  for (Call* call : taken) {
+    if (status() != Status::OK) {
+      finish(*call, status());
+    } else if (call->p2p()) {
+      start_call(*call);
+    } else {
+      queue_.push_back(call);
+    }
+  }
+  start_next();
+}
+
+Status Engine::test(uint64_t ticket) noexcept {
+  return static_cast<Status>(reinterpret_cast<Call*>(ticket)->status.load(std::memory_order_acquire));
+}
+
+void Engine::detach(uint64_t ticket) {
+  Call* call = reinterpret_cast<Call*>(ticket);
+  std::lock_guard lock(submit_mutex_);
+  if (call->status.load(std::memory_order_acquire) == R2CCL_IN_PROGRESS) {
+    call->detached = true;
+  } else {
+    free_calls_.push_back(call);
+  }
+}
+
+// ---- waiting -------------------------------------------------------------------------------------------------------
+
+Status Engine::wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed) {
+  Call* call = reinterpret_cast<Call*>(ticket);
+  auto done = [call] { return call->status.load(std::memory_order_acquire) != R2CCL_IN_PROGRESS; };
+  const Nanoseconds begin = monotonic_ns(), deadline = begin + slice_ns;
+  while (!done()) {
+    if (waiters_.fetch_add(1) == 0 || !caller_drives_.load()) {
+      // The engine's thread gives way when it sees a waiter.
+      drive_mutex_.lock();
+      waiters_.fetch_sub(1);
+      enter_drive();
+      Nanoseconds idle_since = begin;
+      uint32_t spins = 0;
+      while (!done()) {
+        if (progress()) {
+          idle_since = 0;
+          continue;
+        }
+        if ((++spins & 15) == 0 || settings_.yield_when_spinning) {
+          const Nanoseconds now = monotonic_ns();
+          if (now >= deadline) break;
+          if (idle_since == 0) idle_since = now;
+          if (now - idle_since > settings_.spin_ns) {
+            sleep(deadline - now);
+            idle_since = monotonic_ns();
+          }
+        }
+        if (settings_.yield_when_spinning) {
+          sched_yield();
+        } else {
+          cpu_relax();
+        }
+      }
+      leave_drive();
+      drive_mutex_.unlock();
+      if (waiters_.load()) notify_done();
+    } else {
+      std::unique_lock lock(wait_mutex_);
+      done_cv_.wait_for(lock, std::chrono::milliseconds(5), [&] { return done() || !caller_drives_.load(); });
+      waiters_.fetch_sub(1);
+    }
+    if (!done() && monotonic_ns() >= deadline) return Status::IN_PROGRESS;
+  }
+  const auto result = static_cast<Status>(call->status.load(std::memory_order_acquire));
+  if (replayed) *replayed = call->replayed;
+  recycle(call);
+  return result;
+}
+
+void Engine::enter_drive() {
+  caller_drives_.store(true, std::memory_order_seq_cst);
+  if (any_memory_link_)
+    for (Link* link : polled_) link->awake();
+}
+
+void Engine::leave_drive() {
+  last_caller_ns_.store(monotonic_ns(), std::memory_order_relaxed);
+  caller_drives_.store(false, std::memory_order_seq_cst);
+  if (outstanding() || submitted_count_.load(std::memory_order_relaxed)) wake_thread();
+}
+
+void Engine::notify_done() {
+  std::lock_guard lock(wait_mutex_);
+  done_cv_.notify_all();
+}
+
+void Engine::wake_thread() {
+  kick_.store(true, std::memory_order_seq_cst);
+  if (driver_sleeps_.load(std::memory_order_seq_cst) || thread_sleeps_.load(std::memory_order_seq_cst)) {
+    const uint64_t one = 1;
+    [[maybe_unused]] ssize_t n = ::write(wake_fd_, &one, sizeof one);
+  }
+  if (!caller_drives_.load(std::memory_order_relaxed)) {
+    std::lock_guard lock(wait_mutex_);
+    park_cv_.notify_one();
+  }
+}
+
+// Called by a driving caller, with drive_mutex_ held: blocks until something comes, a submission, or at_most_ns.
+bool Engine::sleep(Nanoseconds at_most_ns) {
+  send_all_acks();
+  driver_sleeps_.store(true, std::memory_order_seq_cst);
+  bool come = submitted_count_.load(std::memory_order_seq_cst) > 0 || stop_.load();
+  if (any_memory_link_)
+    for (Link* link : polled_) come |= link->prepare_sleep();
+  const auto ms = static_cast<int>(std::min<Nanoseconds>(at_most_ns / kMillisecond + 1, kBusySleepMs));
+  if (!come) come = poll_descriptors(ms);
+  if (any_memory_link_)
+    for (Link* link : polled_) link->awake();
+  driver_sleeps_.store(false, std::memory_order_seq_cst);
+  return come;
+}
+
+void Engine::run_thread() {
+  while (!stop_.load()) {
+    const bool recent = monotonic_ns() - last_caller_ns_.load(std::memory_order_relaxed) < kCallerGraceNs;
+    if (caller_drives_.load() || (recent && !kick_.load())) {
+      std::unique_lock lock(wait_mutex_);
+      park_cv_.wait_for(lock, std::chrono::milliseconds(1),
+                        [this] { return stop_.load() || (kick_.load() && !caller_drives_.load()); });
+      continue;
+    }
+    std::unique_lock drive(drive_mutex_);
+    kick_.store(false);
+    Nanoseconds idle_since = 0;
+    while (!stop_.load() && waiters_.load() == 0 && !caller_drives_.load()) {
+      if (progress()) {
+        idle_since = 0;
+        continue;
+      }
+      const Nanoseconds now = monotonic_ns();
+      if (idle_since == 0) idle_since = now;
+      if (outstanding() && now - idle_since < kThreadSpinNs) {
+        sched_yield();
+        continue;
+      }
+      send_all_acks();
+      thread_sleeps_.store(true, std::memory_order_seq_cst);
+      bool come = submitted_count_.load(std::memory_order_seq_cst) > 0 || stop_.load() || waiters_.load() > 0;
+      if (any_memory_link_)
+        for (Link* link : polled_) come |= link->prepare_sleep();
+      const bool busy = outstanding();
+      drive.unlock();
+      if (!come) {
+        // Only looks: taking edge-triggered events here, without the lock, would lose them for a caller that drives.
+        pollfd p{epoll_, POLLIN, 0};
+        ::poll(&p, 1, busy ? kBusySleepMs : kIdleSleepMs);
+      }
+      thread_sleeps_.store(false, std::memory_order_seq_cst);
+      if (caller_drives_.load()) break;
+      drive.lock();
+      if (any_memory_link_ && !caller_drives_.load())
+        for (Link* link : polled_) link->awake();
+      idle_since = monotonic_ns();
+    }
+  }
+}
+
+// One round. True if anything happened.
+bool Engine::progress() {
+  bool any = false;
+  if (submitted_count_.load(std::memory_order_acquire)) {
+    take_submissions();
+    any = true;
+  }
+  for (Link* link : polled_) {
+    if (!link->poll(*this)) continue;
+    any = true;
+    run_dirty();
+  }
+  // A link in memory does not say when it has room again.
+  for (Peer* peer : memory_peers_)
+    if (peer->blocked) mark_dirty(*peer);
+  run_dirty();
+  ++poll_count_;
+  if (any_descriptor_link_ || poll_count_ % kMemoryOnlyPollInterval == 0) any |= poll_descriptors(0);
+  for (Peer* peer : ack_peers_) {
+    peer->ack_queued = false;
+    for (uint32_t l = 0; l < peer->links.size(); ++l) send_acks(*peer, l);
+  }
+  ack_peers_.clear();
+  if (!any || poll_count_ % kTickPolls == 0) {
+    const Nanoseconds now = monotonic_ns();
+    if (now >= next_tick_ns_) tick(now);
+  }
+  return any;
+}
+
+bool Engine::poll_descriptors(int timeout_ms) {
+  epoll_event events[32];
+  const int n = epoll_wait(epoll_, events, 32, timeout_ms);
+  for (int i = 0; i < n; ++i) {
+    const uint64_t tag = events[i].data.u64;
+    const auto what = static_cast<Watch>(tag >> 56);
+    const auto rank = static_cast<uint32_t>(tag);
+    if (what == Watch::kWake) {
+      uint64_t count;
+      [[maybe_unused]] ssize_t got = ::read(wake_fd_, &count, sizeof count);
+    } else if (what == Watch::kInterfaces) {
+      watch_.read([this](uint32_t ifindex, bool up) { rail_changed(ifindex, up); });
+    } else if (what == Watch::kControl) {
+      Peer& peer = *peers_[rank];
+      if (peer.control && peer.control->open()) {
+        const int rc = peer.control->read(*this);
+        if (rc != 0) control_ended(peer, rc);
+      }
+    } else {
+      Peer& peer = *peers_[rank];
+      LinkSlot& slot = *peer.links[(tag >> 32) & 0xffffff];
+      const uint32_t e = events[i].events;
+      if (peer.failover.usable(slot.link->index)) {
+        slot.link->on_ready(*this, e & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP), e & EPOLLOUT);
+        if (e & EPOLLOUT) mark_dirty(peer);
+      }
+    }
+  }
+  if (n > 0) run_dirty();
+  return n > 0;
+}
+
+// ---- end -----------------------------------------------------------------------------------------------------------
+
+void Engine::close(Nanoseconds linger_ns) {
+  if (closed_) return;
+  closed_ = true;
+  if (thread_.joinable()) {
+    // What was copied for eager sends may still be on its way: peers wait for it, we wait for them, bounded.
+    const Nanoseconds deadline = monotonic_ns() + linger_ns;
+    auto quiet = [this] {
+      std::lock_guard drive(drive_mutex_);
+      progress();
+      if (status() != Status::OK) return true;
+      if (outstanding()) return false;
+      for (auto& peer : peers_)
+        if (peer && !peer->gone && !peer->said_goodbye && !peer->ledger.empty()) return false;
+      return true;
+    };
+    while (!quiet() && monotonic_ns() < deadline) ::usleep(200);
+    {
+      std::lock_guard drive(drive_mutex_);
+      if (status() == Status::OK) {
+        send_all_acks();
+        say_goodbye(0, {});
+      }
+      fail(Status::ABORTED, "the communicator is closed");
+      run_dirty();
+    }
+    stop_.store(true);
+    wake_thread();
+    {
+      std::lock_guard lock(wait_mutex_);
+      park_cv_.notify_all();
+    }
+    thread_.join();
+  }
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    for (auto& slot : peer->links) slot->link->fence();
+    if (peer->control) peer->control->close();
+  }
+}
+
+}  // namespace r2ccl

@@ -1,0 +1,267 @@
+// The fast loop of one communicator: carries out plans, keeps the ledger, repairs. One thread drives it at a time,
+// its own or a waiting caller's (see docs/architecture.md).
+#pragma once
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "device/device.h"
+#include "exec/call.h"
+#include "exec/event_log.h"
+#include "flow/detector.h"
+#include "flow/failover.h"
+#include "flow/ledger.h"
+#include "flow/shares.h"
+#include "memory/slots.h"
+#include "oob/control_socket.h"
+#include "r2ccl/r2ccl.h"
+#include "transport/link_watch.h"
+#include "transport/transport.h"
+
+namespace r2ccl {
+
+class Engine;
+
+// A link to a peer and what the executor keeps about it.
+struct LinkSlot {
+  LinkSlot(std::unique_ptr<Link> l, Nanoseconds floor_ns, double factor) noexcept
+      : link(std::move(l)), detector(floor_ns, factor) {}
+
+  std::unique_ptr<Link> link;
+  StallDetector detector;
+  Nanoseconds heard_ns = 0;
+  Nanoseconds ended_ns = 0;  // the peer ended it in good order; a goodbye should follow
+  std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
+  uint64_t replayed_bytes = 0;
+  // The chunk whose payload is being read into its place.
+  Call* landing_call = nullptr;
+  uint32_t landing_op = 0, landing_chunk = 0;
+  Slot* landing_slot = nullptr;
+  // Without acknowledgements: the chunk that counts as sent once the link has written it.
+  Call* writing_call = nullptr;
+  uint32_t writing_op = 0, writing_chunk = 0;
+};
+
+struct Peer final : ArrivedSet {
+  Peer(Engine& e, int32_t r, Device& device, size_t slot_bytes, uint32_t slots, size_t eager_bytes) noexcept
+      : engine(e),
+        rank(r),
+        failover(ledger, *this),
+        staging(device, slot_bytes, slots),
+        retained(device, eager_bytes < 64 ? 64 : eager_bytes, slots) {}
+  bool arrived(const ChunkId& id) const noexcept override;
+
+  Engine& engine;
+  int32_t rank;
+  std::vector<std::unique_ptr<LinkSlot>> links;
+  std::unique_ptr<ControlSocket> control;
+  Nanoseconds control_heard_ns = 0;
+  SendLedger ledger;
+  Failover failover;
+  Shares shares;
+  SlotPool staging, retained;
+  // By lane, counted modulo 2^32: chunks sent, chunks the peer has used up, chunks of the peer's used up here.
+  std::array<uint32_t, 256> sent{}, credit{}, freed{};
+  std::array<bool, 256> credit_due{};
+  std::vector<uint8_t> due_lanes;
+  bool ack_queued = false;  // in Engine::ack_peers_
+  Slot* early = nullptr;  // frames of calls that have not begun here
+  uint64_t next_p2p_send = 0, next_p2p_recv = 0;
+  std::vector<Call*> p2p;  // under way with this peer
+  bool dirty = false;      // in Engine::dirty_peers_
+  bool blocked = false;    // has something to send that no link, or no credit, took
+  bool said_goodbye = false, gone = false;
+  uint16_t last_status = 0;  // with the goodbye: why
+  std::string last_words;
+  Nanoseconds goodbye_ns = 0, outage_since_ns = 0, queried_ns = 0, blocked_since_ns = 0;
+  std::vector<FailoverAction> actions;
+  uint32_t ping_token = 0;
+};
+
+class Engine final : LinkEvents, ControlEvents {
+ public:
+  explicit Engine(const r2ccl_settings& settings);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Before start.
+  void add_rail(uint32_t rail, std::string name, uint32_t ifindex, double weight);
+  void add_link(std::unique_ptr<Link> link);
+  void add_control(int32_t peer, int fd, bool same_host);
+  void set_shares(int32_t peer, const double* rows, uint32_t links);
+  Status start();
+
+  Status submit(const r2ccl_call_args& args, bool will_wait, uint64_t* ticket);
+  Status wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed);
+  Status test(uint64_t ticket) noexcept;
+  void detach(uint64_t ticket);
+
+  Status status() const noexcept { return static_cast<Status>(failed_.load(std::memory_order_acquire)); }
+  std::string error_text();
+  std::string describe(uint64_t ticket);
+  void abort(const std::string& reason);
+  void counters(r2ccl_counters* out);
+  uint32_t links(r2ccl_link_stats* out, uint32_t capacity);
+  EventLog& events() noexcept { return events_; }
+  void close(Nanoseconds linger_ns);
+
+  const r2ccl_settings& settings() const noexcept { return settings_; }
+
+ private:
+  friend struct Peer;
+  struct Rail {
+    std::string name;
+    uint32_t ifindex = 0;
+    double weight = 1;
+    bool up = true;
+  };
+  struct Alarm {  // ranks disagree about call `sequence`
+    bool active = false;
+    uint64_t sequence = 0;
+    Nanoseconds since_ns = 0;
+    std::vector<r2ccl_call_info> infos;
+    std::vector<bool> known;
+    bool own_sent = false;
+  };
+  enum class Fate { kDeliver, kEarly, kDuplicate, kRefuse };
+  struct Target {
+    Call* call = nullptr;
+    uint32_t op = 0;
+    uint32_t chunk = 0;
+  };
+
+  // engine.cc: calls, threads, waiting
+  Call* new_call();
+  void recycle(Call* call);
+  void run_thread();
+  void take_submissions();
+  bool progress();
+  bool poll_descriptors(int timeout_ms);
+  bool sleep(Nanoseconds at_most_ns);
+  void enter_drive();
+  void leave_drive();
+  bool outstanding() const noexcept { return current_ || !queue_.empty() || p2p_active_ > 0; }
+  void wake_thread();
+  void notify_done();
+
+  // dataflow.cc
+  void start_next();
+  void start_call(Call& call);
+  void finish(Call& call, Status status);
+  void mark_dirty(Peer& peer);
+  void mark_dirty(Call& call, uint32_t op);
+  void run_dirty();
+  void run_op(Call& call, uint32_t op);
+  void pump(Peer& peer);
+  bool pump_call(Peer& peer, Call& call, bool* waits);
+  bool issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk);
+  int32_t pick_link(Peer& peer) noexcept;
+  void pump_replays(Peer& peer);
+  void chunk_done(Call& call, uint32_t op, uint32_t chunk);
+  Call* call_of(Peer& peer, const FrameHeader& header) noexcept;
+  Fate classify(Peer& peer, const FrameHeader& header, Target* target);
+  void deliver(Peer& peer, const Target& target, const FrameHeader& header, const uint8_t* payload, Slot* slot);
+  void apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload);
+  void use_up(Peer& peer, uint8_t lane);
+  void deliver_early(Peer& peer, Call& call);
+  void settle_written(Peer& peer);
+  bool abandon_landing(Peer& peer, const Target& target);
+  void end_all();
+  void note_arrival(Peer& peer, LinkSlot& slot, const FrameHeader& header);
+
+  uint8_t* landing(Link& link, const FrameHeader& header) noexcept override;
+  void arrived(Link& link, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept override;
+  void control(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept override;
+  void broken(Link& link, int error) noexcept override;
+
+  // recovery.cc
+  void on_control(int32_t peer, const FrameHeader& header, const uint8_t* payload) noexcept override;
+  void handle_control(Peer& peer, int32_t via, const FrameHeader& header, const uint8_t* payload);
+  void note_credit(Peer& peer, uint8_t lane, uint32_t freed);
+  void acknowledge(Peer& peer, uint32_t link, const ChunkId& id);
+  void acknowledged(Peer& peer, const Sent& sent);
+  void send_acks(Peer& peer, uint32_t link, bool flush = true);
+  void send_all_credits(Peer& peer);
+  void send_all_acks();
+  void goodbye(Peer& peer, const FrameHeader& header, const uint8_t* payload);
+  void say_goodbye(uint16_t status, const std::string& words);
+  void suspect(Peer& peer, uint32_t link, uint32_t cause);
+  void carry_out(Peer& peer);
+  void fence(Peer& peer, uint32_t link);
+  void spread(Peer& peer, const FrameHeader& header, const void* payload, int32_t except_link);
+  void rail_changed(uint32_t ifindex, bool up);
+  void control_ended(Peer& peer, int error);
+  void peer_lost(int32_t rank, bool tell, const char* how);
+  void tick(Nanoseconds now);
+  void tick_peer(Peer& peer, Nanoseconds now);
+  bool needs(const Peer& peer) const noexcept;
+
+  // verdict.cc
+  void fail(Status status, const std::string& text);
+  void mismatch(Peer& peer, const FrameHeader& header);
+  void raise_alarm(uint64_t sequence);
+  void heard_alarm(Peer& peer, const FrameHeader& header, const uint8_t* payload);
+  void resolve_alarm(Nanoseconds now, bool at_deadline);
+  std::string missing(const Call& call);
+  void event(uint32_t kind, int32_t peer, int32_t rail, uint32_t detail, uint64_t value);
+
+  r2ccl_settings settings_;
+  std::string script_;
+  Device& device_;
+  uint32_t window_;  // chunks per peer that may be sent and not yet used up
+  std::vector<Rail> rails_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this one
+  std::vector<Link*> polled_;                 // every link
+  bool any_memory_link_ = false, any_descriptor_link_ = false;
+  int epoll_ = -1, wake_fd_ = -1;
+  LinkWatch watch_;
+
+  // Submission: any thread, under submit_mutex_.
+  std::mutex submit_mutex_;
+  std::vector<Call*> submitted_;
+  std::atomic<uint32_t> submitted_count_{0};
+  std::vector<std::unique_ptr<Call>> calls_;
+  std::vector<Call*> free_calls_;
+  uint64_t next_sequence_ = 0;
+  static constexpr uint32_t kHistory = 64;
+  std::array<r2ccl_call_info, kHistory> history_{};  // of the last collectives, by sequence
+
+  // Driving: whoever holds drive_mutex_.
+  std::mutex drive_mutex_;
+  std::deque<Call*> queue_;
+  Call* current_ = nullptr;
+  uint64_t finished_ = 0;  // collectives below this number are done
+  uint32_t p2p_active_ = 0;
+  std::vector<Peer*> dirty_peers_;
+  std::vector<Call*> dirty_calls_;
+  std::vector<Call*> finishing_;
+  std::vector<Peer*> memory_peers_;
+  std::vector<Peer*> ack_peers_;
+  uint32_t poll_count_ = 0;
+  Nanoseconds next_tick_ns_ = 0;
+  Alarm alarm_;
+  r2ccl_counters counters_{};
+
+  // Waiting.
+  std::mutex wait_mutex_;
+  std::condition_variable done_cv_, park_cv_;
+  std::atomic<uint32_t> waiters_{0};
+  std::atomic<bool> caller_drives_{false}, driver_sleeps_{false}, thread_sleeps_{false}, kick_{false};
+  std::atomic<uint64_t> last_caller_ns_{0};
+  std::atomic<int32_t> failed_{R2CCL_OK};
+  std::string failure_;  // under wait_mutex_
+  std::atomic<bool> stop_{false};
+  bool closed_ = false, ended_ = false;
+  std::thread thread_;
+  EventLog events_;
+};
+
+}  // namespace r2ccl

@@ -1,0 +1,400 @@
+// What happens to links: acknowledgements, credits, suspicion, notices, replay, lost peers.
+#include <errno.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/frame_stream.h"
+#include "exec/engine.h"
+
+namespace r2ccl {
+
+namespace {
+
+constexpr Nanoseconds kMillisecond = 1'000'000;
+// A link that the peer ended in good order waits this long for the goodbye that explains it.
+constexpr Nanoseconds kGoodbyeGraceNs = 20 * kMillisecond;
+// A peer that closed is missed only if a call still needs it after this.
+constexpr Nanoseconds kClosedGraceNs = 200 * kMillisecond;
+constexpr Nanoseconds kQueryEveryNs = 50 * kMillisecond;
+constexpr size_t kMaxIdsPerFrame = 2048;
+
+std::vector<ChunkId> ids_of(const FrameHeader& h, const uint8_t* payload) {
+  std::vector<ChunkId> ids(h.bytes / sizeof(ChunkId));
+  if (!ids.empty()) std::memcpy(ids.data(), payload, ids.size() * sizeof(ChunkId));
+  for (ChunkId& id : ids) id = wire_order(id);
+  return ids;
+}
+
+std::vector<ChunkId> on_wire(std::vector<ChunkId> ids) {
+  for (ChunkId& id : ids) id = wire_order(id);
+  return ids;
+}
+
+}  // namespace
+
+// ---- acknowledgements and credits ----------------------------------------------------------------------------------
+
+// Puts what is due on the link: the chunks that came over it, and the credits of the peer.
+void Engine::send_acks(Peer& peer, uint32_t l, bool flush) {
+  LinkSlot& slot = *peer.links[l];
+  if (slot.acks.empty() && peer.due_lanes.empty()) return;
+  if (!peer.failover.usable(l) || slot.ended_ns) return;
+  while (!slot.acks.empty()) {
+    const size_t n = std::min(slot.acks.size(), kMaxIdsPerFrame);
+    const std::vector<ChunkId> ids = on_wire({slot.acks.begin(), slot.acks.begin() + static_cast<ptrdiff_t>(n)});
+    slot.link->control({.kind = FrameKind::kAck, .bytes = static_cast<uint32_t>(n * sizeof(ChunkId))}, ids.data());
+    slot.acks.erase(slot.acks.begin(), slot.acks.begin() + static_cast<ptrdiff_t>(n));
+  }
+  for (uint8_t lane : peer.due_lanes) {
+    peer.credit_due[lane] = false;
+    slot.link->control({.kind = FrameKind::kCredit, .lane = lane, .freed = peer.freed[lane]}, nullptr);
+  }
+  peer.due_lanes.clear();
+  if (flush) slot.link->flush();
+}
+
+void Engine::send_all_acks() {
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    for (uint32_t l = 0; l < peer->links.size(); ++l) send_acks(*peer, l);
+  }
+}
+
+// After a link died: whatever credit it carried may be lost. They are cumulative, so repeating them is harmless.
+void Engine::send_all_credits(Peer& peer) {
+  for (uint32_t lane = 0; lane < 256; ++lane)
+    if (peer.freed[lane])
+      spread(peer, {.kind = FrameKind::kCredit, .lane = static_cast<uint8_t>(lane), .freed = peer.freed[lane]}, nullptr,
+             -1);
+}
+
+void Engine::note_credit(Peer& peer, uint8_t lane, uint32_t freed) {
+  const uint32_t gain = freed - peer.credit[lane];
+  // Older than what is known, or more than was ever sent: not a credit.
+  if (gain == 0 || gain > peer.sent[lane] - peer.credit[lane]) return;
+  peer.credit[lane] = freed;
+  if (peer.blocked) mark_dirty(peer);
+}
+
+void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
+  Sent sent;
+  if (!peer.ledger.acknowledge(id, link, &sent)) return;
+  if (sent.link < peer.links.size()) peer.links[sent.link]->detector.acknowledged(monotonic_ns(), sent.posted_ns);
+  acknowledged(peer, sent);
+}
+
+void Engine::acknowledged(Peer& peer, const Sent& sent) {
+  if (sent.retained) peer.retained.give(sent.retained);
+  if (sent.owner) chunk_done(*reinterpret_cast<Call*>(sent.owner), sent.op, sent.header.chunk);
+  if (peer.blocked) mark_dirty(peer);
+}
+
+// ---- control frames ------------------------------------------------------------------------------------------------
+
+void Engine::control(Link& link, const FrameHeader& h, const uint8_t* payload) noexcept {
+  Peer& peer = *peers_[link.peer()];
+  peer.links[link.index]->heard_ns = monotonic_ns();
+  handle_control(peer, static_cast<int32_t>(link.index), h, payload);
+}
+
+void Engine::on_control(int32_t rank, const FrameHeader& h, const uint8_t* payload) noexcept {
+  Peer& peer = *peers_[rank];
+  peer.control_heard_ns = monotonic_ns();
+  handle_control(peer, -1, h, payload);
+}
+
+void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const uint8_t* payload) {
+  if (status() != Status::OK) return;
+  const Nanoseconds now = monotonic_ns();
+  switch (h.kind) {
+    case FrameKind::kAck:
+      for (const ChunkId& id : ids_of(h, payload)) acknowledge(peer, static_cast<uint32_t>(std::max(via, 0)), id);
+      peer.failover.close_repairs(now, &peer.actions);
+      carry_out(peer);
+      break;
+    case FrameKind::kCredit:
+      note_credit(peer, h.lane, h.freed);
+      break;
+    case FrameKind::kPing: {
+      FrameHeader pong{.kind = FrameKind::kPong, .token = h.token};
+      if (via < 0) {
+        peer.control->send(pong);
+      } else if (peer.failover.usable(static_cast<uint32_t>(via))) {
+        peer.links[via]->link->control(pong, nullptr);
+        peer.links[via]->link->flush();
+      }
+      break;
+    }
+    case FrameKind::kNotice:
+      if (h.message < peer.links.size() && peer.failover.usable(h.message))
+        event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[h.message]->link->rail()), kCausePeer, 0);
+      peer.failover.notice(h.message, h.chunk, ids_of(h, payload), now, &peer.actions);
+      carry_out(peer);
+      send_all_credits(peer);
+      break;
+    case FrameKind::kReply: {
+      const std::vector<uint8_t> arrived(payload, payload + h.bytes);
+      peer.failover.answer(h.message, h.chunk, arrived, [&](const Sent& sent) { acknowledged(peer, sent); },
+                           &peer.actions);
+      peer.failover.close_repairs(now, &peer.actions);
+      carry_out(peer);
+      send_all_credits(peer);
+      mark_dirty(peer);
+      break;
+    }
+    case FrameKind::kAlarm:
+      heard_alarm(peer, h, payload);
+      break;
+    case FrameKind::kLost:
+      if (static_cast<int32_t>(h.message) != settings_.rank && h.message < peers_.size())
+        peer_lost(static_cast<int32_t>(h.message), false, "as another rank reports");
+      break;
+    case FrameKind::kGoodbye:
+      goodbye(peer, h, payload);
+      break;
+    case FrameKind::kQuery:
+      send_all_credits(peer);
+      break;
+    default:
+      break;
+  }
+}
+
+// The peer closes in good order: all that it finished has arrived there, whether or not its acknowledgements did here.
+void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
+  peer.said_goodbye = true;
+  peer.last_words.assign(reinterpret_cast<const char*>(payload), h.bytes);
+  peer.last_status = h.flags;
+  peer.goodbye_ns = monotonic_ns();
+  event(kEventPeerClosed, peer.rank, -1, h.flags, 0);
+  if (h.flags != 0) return;  // it failed: what becomes of calls that need it is decided in tick_peer
+  for (const ChunkId& id : peer.ledger.all()) {
+    const bool p2p = id.message >> 24 == kLaneP2p;
+    if (p2p ? id.call < h.message : id.call < h.call) acknowledge(peer, 0, id);
+  }
+}
+
+// ---- links ---------------------------------------------------------------------------------------------------------
+
+void Engine::broken(Link& link, int error) noexcept {
+  Peer& peer = *peers_[link.peer()];
+  LinkSlot& slot = *peer.links[link.index];
+  if (error == 0 && !peer.gone) {
+    if (slot.ended_ns == 0) slot.ended_ns = monotonic_ns();
+    return;
+  }
+  suspect(peer, link.index, kCauseSocket);
+}
+
+void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause) {
+  if (!peer.failover.usable(l) || status() != Status::OK || peer.gone || peer.said_goodbye) return;
+  event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, 0);
+  peer.failover.suspect(l, monotonic_ns(), &peer.actions);
+  carry_out(peer);
+}
+
+// Does what the failover decided, in its order.
+void Engine::carry_out(Peer& peer) {
+  if (peer.actions.empty()) return;
+  std::vector<FailoverAction> actions;
+  actions.swap(peer.actions);
+  for (const FailoverAction& a : actions) {
+    const auto rail = static_cast<int32_t>(peer.links[a.link]->link->rail());
+    FrameHeader h{.message = a.link, .chunk = a.generation};
+    switch (a.kind) {
+      case FailoverAction::kFence:
+        fence(peer, a.link);
+        peer.shares.lose(a.link);
+        if (!settings_.failover)
+          fail(Status::PEER_UNREACHABLE, "a link to rank " + std::to_string(peer.rank) + " is lost, and failover is off");
+        break;
+      case FailoverAction::kNotice: {
+        const std::vector<ChunkId> ids = on_wire(a.ids);
+        h.kind = FrameKind::kNotice;
+        h.bytes = static_cast<uint32_t>(ids.size() * sizeof(ChunkId));
+        spread(peer, h, ids.data(), static_cast<int32_t>(a.link));
+        break;
+      }
+      case FailoverAction::kAnswer:
+        h.kind = FrameKind::kReply;
+        h.bytes = static_cast<uint32_t>(a.arrived.size());
+        spread(peer, h, a.arrived.data(), static_cast<int32_t>(a.link));
+        break;
+      case FailoverAction::kReplay:
+        event(kEventLinkDown, peer.rank, rail, 0, 0);
+        event(kEventReplay, peer.rank, rail, 0, a.count);
+        mark_dirty(peer);
+        break;
+      case FailoverAction::kRepaired:
+        ++counters_.repairs;
+        counters_.repair_ns += a.duration_ns;
+        counters_.last_repair_ns = a.duration_ns;
+        event(kEventRepaired, peer.rank, rail, 0, a.duration_ns);
+        break;
+    }
+  }
+  peer.failover.close_repairs(monotonic_ns(), &peer.actions);
+  if (!peer.actions.empty()) carry_out(peer);
+}
+
+// After return the link touches no memory: a chunk half stored is as if it had never come (rules 2 and 3).
+void Engine::fence(Peer& peer, uint32_t l) {
+  LinkSlot& slot = *peer.links[l];
+  slot.link->fence();
+  if (slot.landing_call) {
+    ChunkState& state = slot.landing_call->ops[slot.landing_op].state[slot.landing_chunk];
+    if (state == ChunkState::kLanding) state = ChunkState::kEmpty;
+    slot.landing_call = nullptr;
+  }
+  if (slot.landing_slot) {
+    peer.staging.give(slot.landing_slot);
+    slot.landing_slot = nullptr;
+  }
+  slot.acks.clear();  // the answer to the peer's notice says it all
+}
+
+// A control frame over every path that lives: the control socket and all usable links.
+void Engine::spread(Peer& peer, const FrameHeader& h, const void* payload, int32_t except_link) {
+  if (peer.control && peer.control->open()) peer.control->send(h, payload);
+  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    LinkSlot& slot = *peer.links[l];
+    if (static_cast<int32_t>(l) == except_link || !peer.failover.usable(l) || slot.ended_ns) continue;
+    slot.link->control(h, payload);
+    slot.link->flush();
+  }
+}
+
+void Engine::rail_changed(uint32_t ifindex, bool up) {
+  for (uint32_t r = 0; r < rails_.size(); ++r) {
+    Rail& rail = rails_[r];
+    if (rail.ifindex != ifindex || ifindex == 0 || rail.up == up) continue;
+    rail.up = up;
+    event(up ? kEventRailUp : kEventRailDown, -1, static_cast<int32_t>(r), 0, 0);
+    if (up) continue;
+    for (auto& peer : peers_) {
+      if (!peer) continue;
+      for (uint32_t l = 0; l < peer->links.size(); ++l)
+        if (peer->links[l]->link->rail() == r) suspect(*peer, l, kCauseInterface);
+    }
+  }
+}
+
+// ---- peers ---------------------------------------------------------------------------------------------------------
+
+// A call under way still has something to do with the peer.
+bool Engine::needs(const Peer& peer) const noexcept {
+  if (!peer.p2p.empty()) return true;
+  if (!current_) return false;
+  const PlanImage& plan = *current_->plan;
+  const int32_t at = plan.position(peer.rank);
+  if (at < 0) return false;
+  auto unfinished = [&](const std::vector<PlanImage::MessageList>& lists, PlanImage::Range range) {
+    for (uint32_t i = range.begin; i < range.end; ++i)
+      for (uint32_t op : lists[i].ops)
+        if (current_->ops[op].done != current_->ops[op].chunks) return true;
+    return false;
+  };
+  return unfinished(plan.sends, plan.sends_of[at]) || unfinished(plan.receives, plan.receives_of[at]);
+}
+
+void Engine::control_ended(Peer& peer, int error) {
+  const bool orderly = error == FrameStream::kClosed || error == ECONNRESET || error == EPIPE;
+  peer.control->close();
+  if (peer.said_goodbye || peer.gone) return;
+  // The peer's kernel ended the socket: the process is gone. Anything else is the network's doing: rails may live.
+  if (orderly) peer_lost(peer.rank, true, "its process ended");
+}
+
+void Engine::peer_lost(int32_t rank, bool tell, const char* how) {
+  Peer& lost = *peers_[rank];
+  if (lost.gone || lost.said_goodbye) return;
+  lost.gone = true;
+  event(kEventPeerLost, rank, -1, 0, 0);
+  if (tell)
+    for (auto& peer : peers_)
+      if (peer && !peer->gone)
+        spread(*peer, {.kind = FrameKind::kLost, .message = static_cast<uint32_t>(rank)}, nullptr, -1);
+  fail(Status::PEER_LOST, "rank " + std::to_string(rank) + " is lost (" + how + ")");
+}
+
+// ---- time ----------------------------------------------------------------------------------------------------------
+
+void Engine::tick(Nanoseconds now) {
+  next_tick_ns_ = now + kMillisecond;
+  if (status() != Status::OK) return;
+  for (auto& peer : peers_)
+    if (peer && !peer->gone) tick_peer(*peer, now);
+  send_all_acks();
+  if (alarm_.active) resolve_alarm(now, now - alarm_.since_ns > 300 * kMillisecond);
+  run_dirty();
+}
+
+void Engine::tick_peer(Peer& peer, Nanoseconds now) {
+  if (peer.control && peer.control->open() && peer.control->has_output()) peer.control->flush();
+  bool any_usable = peer.links.empty();
+  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    if (!peer.failover.usable(l)) continue;
+    LinkSlot& slot = *peer.links[l];
+    if (slot.link->lossless()) {
+      any_usable = true;
+      continue;
+    }
+    if (slot.ended_ns && now - slot.ended_ns > kGoodbyeGraceNs) {
+      suspect(peer, l, kCauseSocket);
+      continue;
+    }
+    any_usable = true;
+    const Nanoseconds oldest = peer.ledger.oldest_ns(l);
+    if (oldest == 0) continue;
+    Nanoseconds elsewhere = peer.control_heard_ns;
+    for (uint32_t o = 0; o < peer.links.size(); ++o)
+      if (o != l) elsewhere = std::max(elsewhere, peer.links[o]->heard_ns);
+    if (slot.detector.wants_progress(now, oldest)) slot.detector.progress(now, slot.link->progress());
+    switch (slot.detector.step(now, oldest, elsewhere)) {
+      case StallDetector::Verdict::kFine:
+        break;
+      case StallDetector::Verdict::kAskPeer:
+        spread(peer, {.kind = FrameKind::kPing, .token = ++peer.ping_token}, nullptr, static_cast<int32_t>(l));
+        break;
+      case StallDetector::Verdict::kSuspect:
+        suspect(peer, l, kCauseStall);
+        break;
+    }
+  }
+  peer.failover.tick(now, &peer.actions);
+  carry_out(peer);
+
+  if (peer.said_goodbye) {
+    if (now - peer.goodbye_ns < kClosedGraceNs || alarm_.active || !needs(peer)) return;
+    const std::string who = "rank " + std::to_string(peer.rank);
+    if (peer.last_status == 0) {
+      fail(Status::PEER_LOST, who + " closed its communicator before this call was complete");
+    } else {
+      fail(peer.last_status == R2CCL_MISMATCH ? Status::MISMATCH : Status::PEER_LOST,
+           who + " gave up its communicator: " + peer.last_words);
+    }
+    return;
+  }
+  // No rail is left: calls stall for outage_ns, in case one returns.
+  if (any_usable) {
+    if (peer.outage_since_ns) event(kEventOutageEnd, peer.rank, -1, 0, now - peer.outage_since_ns);
+    peer.outage_since_ns = 0;
+  } else if (peer.outage_since_ns == 0) {
+    peer.outage_since_ns = now;
+    event(kEventOutageBegin, peer.rank, -1, 0, 0);
+  } else if (now - peer.outage_since_ns > settings_.outage_ns && needs(peer)) {
+    fail(Status::PEER_UNREACHABLE, "no rail is left between rank " + std::to_string(settings_.rank) + " and rank " +
+                                       std::to_string(peer.rank) + " for " +
+                                       std::to_string((now - peer.outage_since_ns) / kMillisecond) + " ms (outage_s)");
+  }
+  // A credit may have been lost with a link: ask.
+  if (peer.blocked && peer.blocked_since_ns && now - peer.blocked_since_ns > kQueryEveryNs &&
+      now - peer.queried_ns > kQueryEveryNs) {
+    peer.queried_ns = now;
+    spread(peer, {.kind = FrameKind::kQuery}, nullptr, -1);
+    mark_dirty(peer);
+  }
+}
+
+}  // namespace r2ccl

@@ -1,0 +1,254 @@
+// How an engine ends, and what it can say about itself: failures, disagreement between ranks, status.
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "exec/engine.h"
+
+namespace r2ccl {
+
+namespace {
+
+// The names of r2ccl/types.py, for messages.
+constexpr const char* kCollectives[] = {"all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",
+                                        "gather",     "scatter", "send",      "recv",       "barrier"};
+constexpr const char* kTypes[] = {"bool",   "int8",     "uint8",    "int16",         "uint16",      "int32",
+                                  "uint32", "int64",    "uint64",   "float16",       "bfloat16",    "float32",
+                                  "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"};
+constexpr const char* kOps[] = {"sum", "prod", "min", "max", "avg"};
+
+template <size_t N>
+std::string name_of(const char* const (&names)[N], uint8_t i) {
+  return i < N ? names[i] : "?" + std::to_string(i);
+}
+
+std::string text_of(const r2ccl_call_info& i) {
+  std::string s = name_of(kCollectives, i.collective);
+  if (i.flags & 1) s += "_v";
+  s += "(count=" + std::to_string(i.count) + ", " + name_of(kTypes, i.dtype);
+  const bool reduces = i.collective <= 1 || i.collective == 4;
+  if (reduces) s += ", " + name_of(kOps, i.op);
+  if (i.root >= 0) s += ", root=" + std::to_string(i.root);
+  return s + ")";
+}
+
+bool same(const r2ccl_call_info& a, const r2ccl_call_info& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+}  // namespace
+
+// ---- failure -------------------------------------------------------------------------------------------------------
+
+// The first failure counts. Calls are ended by end_all, from the outermost level of the loop.
+void Engine::fail(Status status, const std::string& text) {
+  int32_t ok = R2CCL_OK;
+  {
+    std::lock_guard lock(wait_mutex_);
+    if (!failed_.compare_exchange_strong(ok, static_cast<int32_t>(status))) return;
+    failure_ = text;
+  }
+  // Peers that wait for this rank shall know why it fell silent.
+  if (!closed_) say_goodbye(static_cast<uint16_t>(status), text);
+}
+
+void Engine::say_goodbye(uint16_t status, const std::string& words) {
+  for (auto& peer : peers_) {
+    if (!peer || !peer->control || !peer->control->open()) continue;
+    uint64_t receives;
+    {
+      std::lock_guard lock(submit_mutex_);
+      receives = peer->next_p2p_recv;
+    }
+    const size_t n = std::min<size_t>(words.size(), 1000);
+    peer->control->send({.kind = FrameKind::kGoodbye,
+                         .flags = status,
+                         .bytes = static_cast<uint32_t>(n),
+                         .call = finished_,
+                         .message = static_cast<uint32_t>(receives)},
+                        words.data());
+  }
+}
+
+// Liveness first (rule 6): the links are fenced, so that no buffer is touched any more, then every call ends.
+void Engine::end_all() {
+  if (!ended_) {
+    ended_ = true;
+    for (auto& peer : peers_) {
+      if (!peer) continue;
+      for (uint32_t l = 0; l < peer->links.size(); ++l) fence(*peer, l);
+      for (const ChunkId& id : peer->ledger.all()) {
+        Sent sent;
+        peer->ledger.acknowledge(id, 0, &sent);
+      }
+      peer->dirty = peer->ack_queued = false;
+    }
+    dirty_peers_.clear();
+    dirty_calls_.clear();
+    finishing_.clear();
+    ack_peers_.clear();
+  }
+  std::vector<Call*> calls(queue_.begin(), queue_.end());
+  queue_.clear();
+  if (current_) calls.push_back(current_);
+  for (auto& peer : peers_)
+    if (peer) calls.insert(calls.end(), peer->p2p.begin(), peer->p2p.end());
+  // Everything of a call that arrived is done with it, even if the failure came before it was counted.
+  for (Call* call : calls) finish(*call, call->remaining == 0 ? Status::OK : status());
+}
+
+void Engine::abort(const std::string& reason) {
+  std::lock_guard drive(drive_mutex_);
+  fail(Status::ABORTED, "aborted" + (reason.empty() ? std::string() : ": " + reason));
+  if (submitted_count_.load()) take_submissions();
+  run_dirty();
+}
+
+// ---- disagreement --------------------------------------------------------------------------------------------------
+
+// A frame of the call this rank is in carries another signature.
+void Engine::mismatch(Peer& peer, const FrameHeader& h) {
+  if (h.lane != kLaneP2p) {
+    raise_alarm(h.call);
+    return;
+  }
+  Call* call = call_of(peer, h);
+  const std::string mine = call ? text_of(call->info) : "?";
+  fail(Status::MISMATCH, "rank " + std::to_string(peer.rank) + " sent to rank " + std::to_string(settings_.rank) +
+                             " with another size or dtype than the " + mine + " posted here");
+}
+
+// Tells all ranks that they disagree about a call, and what it is here.
+void Engine::raise_alarm(uint64_t sequence) {
+  if (!alarm_.active) {
+    alarm_ = {};
+    alarm_.active = true;
+    alarm_.sequence = sequence;
+    alarm_.since_ns = monotonic_ns();
+    alarm_.infos.resize(peers_.size());
+    alarm_.known.assign(peers_.size(), false);
+  }
+  if (alarm_.sequence != sequence || alarm_.own_sent) return;
+  r2ccl_call_info info{};
+  bool have = false;
+  {
+    std::lock_guard lock(submit_mutex_);
+    have = sequence < next_sequence_ && sequence + kHistory > next_sequence_;
+    if (have) info = history_[sequence % kHistory];
+  }
+  alarm_.own_sent = have;
+  if (have) {
+    alarm_.infos[settings_.rank] = info;
+    alarm_.known[settings_.rank] = true;
+  }
+  const FrameHeader h{
+      .kind = FrameKind::kAlarm, .bytes = have ? static_cast<uint32_t>(sizeof info) : 0, .call = sequence};
+  for (auto& peer : peers_)
+    if (peer) spread(*peer, h, &info, -1);
+}
+
+void Engine::heard_alarm(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
+  if (alarm_.active && alarm_.sequence != h.call) return;
+  raise_alarm(h.call);
+  if (h.bytes == sizeof(r2ccl_call_info)) {
+    std::memcpy(&alarm_.infos[peer.rank], payload, sizeof(r2ccl_call_info));
+    alarm_.known[peer.rank] = true;
+  }
+  resolve_alarm(monotonic_ns(), false);
+}
+
+// With all answers, or when time is up, every rank comes to the same verdict: who differs from the majority.
+void Engine::resolve_alarm(Nanoseconds, bool at_deadline) {
+  const size_t n = alarm_.known.size();
+  if (!at_deadline && std::count(alarm_.known.begin(), alarm_.known.end(), true) < static_cast<ptrdiff_t>(n)) return;
+  std::vector<std::pair<r2ccl_call_info, std::vector<size_t>>> groups;
+  for (size_t r = 0; r < n; ++r) {
+    if (!alarm_.known[r]) continue;
+    auto it = std::find_if(groups.begin(), groups.end(), [&](auto& g) { return same(g.first, alarm_.infos[r]); });
+    if (it == groups.end()) it = groups.insert(groups.end(), {alarm_.infos[r], {}});
+    it->second.push_back(r);
+  }
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](auto& a, auto& b) { return a.second.size() > b.second.size(); });
+  std::string text = "ranks disagree about collective call " + std::to_string(alarm_.sequence) + ": ";
+  for (size_t g = groups.size(); g-- > 0;) {
+    const auto& ranks = groups[g].second;
+    text += ranks.size() == 1 ? "rank " : "ranks ";
+    for (size_t i = 0; i < ranks.size() && i < 16; ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+    if (ranks.size() > 16) text += ", ... (" + std::to_string(ranks.size()) + " in all)";
+    text += std::string(ranks.size() == 1 ? " calls " : " call ") + text_of(groups[g].first) + (g ? "; " : "");
+  }
+  event(kEventMismatch, -1, -1, 0, alarm_.sequence);
+  fail(Status::MISMATCH, text);
+}
+
+// ---- sight ---------------------------------------------------------------------------------------------------------
+
+std::string Engine::error_text() {
+  std::lock_guard lock(wait_mutex_);
+  return failure_;
+}
+
+// Whom a call waits for, and for how much.
+std::string Engine::missing(const Call& call) {
+  const PlanImage& plan = *call.plan;
+  std::string text;
+  for (size_t p = 0; p < plan.peers.size(); ++p) {
+    uint64_t in = 0, out = 0;
+    for (uint32_t i = plan.receives_of[p].begin; i < plan.receives_of[p].end; ++i)
+      for (uint32_t op : plan.receives[i].ops) in += call.ops[op].chunks - call.ops[op].done;
+    for (uint32_t i = plan.sends_of[p].begin; i < plan.sends_of[p].end; ++i)
+      for (uint32_t op : plan.sends[i].ops) out += call.ops[op].chunks - call.ops[op].done;
+    if (in == 0 && out == 0) continue;
+    if (!text.empty()) text += ", ";
+    text += "rank " + std::to_string(plan.peers[p]) + " (" + std::to_string(in) + " chunks to come, " +
+            std::to_string(out) + " to go)";
+  }
+  return text;
+}
+
+std::string Engine::describe(uint64_t ticket) {
+  std::lock_guard drive(drive_mutex_);
+  const Call& call = *reinterpret_cast<Call*>(ticket);
+  std::string text = text_of(call.info) + ", call " + std::to_string(call.sequence);
+  if (!call.started) {
+    text += ", has not begun";
+    if (current_) text += "; before it " + text_of(current_->info) + " waits for " + missing(*current_);
+  } else {
+    text += ", waits for " + missing(call);
+  }
+  return text;
+}
+
+void Engine::event(uint32_t kind, int32_t peer, int32_t rail, uint32_t detail, uint64_t value) {
+  events_.add({realtime_ns(), kind, peer, rail, detail, value});
+}
+
+void Engine::counters(r2ccl_counters* out) {
+  std::lock_guard drive(drive_mutex_);
+  *out = counters_;
+  out->events_dropped = events_.dropped();
+  out->staging_bytes = 0;
+  for (auto& peer : peers_)
+    if (peer) out->staging_bytes += peer->staging.bytes() + peer->retained.bytes();
+}
+
+uint32_t Engine::links(r2ccl_link_stats* out, uint32_t capacity) {
+  std::lock_guard drive(drive_mutex_);
+  uint32_t n = 0;
+  for (auto& peer : peers_) {
+    if (!peer) continue;
+    for (uint32_t l = 0; l < peer->links.size(); ++l, ++n) {
+      if (n >= capacity) continue;
+      const LinkSlot& slot = *peer->links[l];
+      out[n] = {peer->rank,
+                static_cast<int32_t>(slot.link->rail()),
+                static_cast<uint32_t>(peer->failover.state(l)),
+                peer->failover.generation(l),
+                slot.link->tx_bytes(),
+                slot.link->rx_bytes(),
+                slot.replayed_bytes};
+    }
+  }
+  return n;
+}
+
+}  // namespace r2ccl

@@ -1,0 +1,112 @@
+"""Puts a communicator together: bootstrap, topology, connections, engine. The slow loop's work, once, at the start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from ._native.core import Engine
+from .bootstrap import Bootstrap, Deadline, resolve
+from .bootstrap.agree import check_agreed
+from .bootstrap.mesh import LinkEnd, Mesh, connect_mesh
+from .config import Config
+from .errors import BootstrapError
+from .plan.shares import shares
+from .planner import Planner, shape_of
+from .topology.cluster import Cluster
+from .topology.discover import describe_self
+from .topology.model import RailInfo, RankInfo
+
+log = logging.getLogger("r2ccl")
+
+
+@dataclass
+class Parts:
+    """What a communicator is made of."""
+
+    engine: Engine
+    planner: Planner
+    cluster: Cluster
+    rank: int
+    rails: tuple[RailInfo, ...]
+
+
+def assemble(via: Any, config: Config) -> Parts:
+    """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``."""
+    logging.getLogger("r2ccl").setLevel(config.log_level.upper())
+    deadline = Deadline(config.init_timeout_s)
+    boot = resolve(via, config, deadline)
+    try:
+        return _from_bootstrap(boot, config, deadline)
+    finally:
+        if boot is not via:
+            boot.close()
+
+
+def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Parts:
+    rank, size = boot.rank, boot.size
+    check_agreed(boot, config, deadline)
+    me = describe_self(config, rank)
+    answers = boot.all_gather("topology", me.to_bytes(), deadline)
+    ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
+    cluster = Cluster.of(ranks)
+    cores = _fewest_cores(boot, deadline)
+    mesh = connect_mesh(boot, config, me, ranks, deadline) if size > 1 else Mesh()
+    try:
+        rails = len({link.my_rail for link in mesh.links})
+        # Plans must come out alike on all ranks, so the number of rails is the smallest of all.
+        counts = [int(c) for c in boot.all_gather("rails", str(rails).encode(), deadline)]
+        planner = Planner(rank, shape_of(cluster, config, cores), config, min(counts))
+        crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
+        engine = Engine(rank, size, config, planner, crowded)
+        _connect(engine, mesh, me, ranks, cluster, config)
+    except BaseException:
+        mesh.close()
+        raise
+    engine.start()
+    # Nobody sends before everybody listens.
+    boot.all_gather("ready", b"", deadline)
+    return Parts(engine, planner, cluster, rank, me.rails)
+
+
+def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:
+    answers = boot.all_gather("cores", json.dumps(len(os.sched_getaffinity(0))).encode(), deadline)
+    try:
+        return max(1, min(int(json.loads(a)) for a in answers))
+    except ValueError as error:
+        raise BootstrapError(f"a rank sent a malformed number of processors: {error}") from None
+
+
+def _connect(
+    engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config
+) -> None:
+    """Hands every descriptor to the engine. Links of a pair come in the same order at both ends."""
+    for rail in me.rails:
+        engine.add_rail(rail.index, rail.name, 0 if rail.is_loopback else rail.ifindex, float(rail.speed_mbps or 1))
+    for peer, fd in sorted(mesh.oob.items()):
+        engine.add_control(peer, fd, cluster.same_host(me.rank, peer))
+    mesh.oob.clear()
+    for peer, fd in sorted(mesh.shm.items()):
+        engine.add_shm_link(peer, fd, config.shm_ring_bytes)
+    mesh.shm.clear()
+
+    def order(link: LinkEnd) -> tuple[int, int, int]:
+        lower_first = (link.my_rail, link.peer_rail) if me.rank < link.peer else (link.peer_rail, link.my_rail)
+        return (link.peer, *lower_first)
+
+    links = sorted(mesh.links, key=order)
+    for link in links:
+        engine.add_tcp_link(link.peer, link.my_rail, link.fd)
+    mesh.links.clear()
+    for peer in sorted({link.peer for link in links}):
+        speeds = [
+            float(min(me.rails[li.my_rail].speed_mbps or 1, ranks[peer].rails[li.peer_rail].speed_mbps or 1))
+            for li in links
+            if li.peer == peer
+        ]
+        engine.set_shares(peer, shares(speeds).table.astype("f8"))
+    for peer, my_rail, peer_rail, reason in mesh.missing:
+        log.warning("degraded start: rail %d to rank %d (its rail %d) is missing: %s", my_rail, peer, peer_rail, reason)

@@ -1,0 +1,82 @@
+"""From a call to its plan: the cluster as the planner sees it, the choice, and the chunk size. Pure Python, on a miss only."""
+
+from __future__ import annotations
+
+import logging
+
+from ._native.core import PlanEntry
+from .config import Config
+from .plan.ir import Plan
+from .plan.select import PlanRequest, check_algorithm, choose, size_class
+from .plan.shape import ClusterShape
+from .topology.cluster import Cluster
+from .types import Collective, DType, ReduceOp
+
+log = logging.getLogger("r2ccl.plan")
+
+_ASSUMED_RAIL_GBS = 1.25  # of a rail whose speed the driver does not tell: 10 Gbit/s
+_SMALLEST_CHUNK_BYTES = 16 << 10
+_CACHED_CHUNK_BYTES = 128 << 10  # through shared memory: producer and consumer both find it in the cache
+_WIDE = frozenset({ReduceOp.SUM, ReduceOp.PROD, ReduceOp.AVG})
+_REDUCING = frozenset({Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER})
+
+
+def shape_of(cluster: Cluster, config: Config, cores: int) -> ClusterShape:
+    """The values that plans are chosen by; the same on every rank. ``cores``: of the weakest host."""
+    speeds = []
+    for host in cluster.hosts:
+        rails = cluster.ranks[host.ranks[0]].rails
+        speeds.append(sum((r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails) or _ASSUMED_RAIL_GBS)
+    return ClusterShape(
+        hosts=tuple(host.ranks for host in cluster.hosts),
+        host_gbs=tuple(speeds),
+        cores=cores,
+        chunk_bytes=config.chunk_bytes,
+    )
+
+
+class Planner:
+    """Makes the plan of a call; the core keeps it under the call's key."""
+
+    def __init__(self, rank: int, shape: ClusterShape, config: Config, rails: int) -> None:
+        check_algorithm(config.algorithm)
+        self.rank = rank
+        self.shape = shape
+        self.config = config
+        self.rails = max(1, rails)
+
+    def __call__(
+        self, collective: int, dtype: int, op: int, nbytes: int, root: int, in_place: bool, given: bool, peer: int
+    ) -> PlanEntry:
+        """``nbytes``: of the main space, the power of two at or below it; ``given``: the counts differ between ranks."""
+        kind, element = Collective(collective), DType(dtype)
+        request = PlanRequest(
+            collective=kind,
+            nbytes=size_class(nbytes),
+            itemsize=element.itemsize,
+            wide=kind in _REDUCING and element.is_low_precision and ReduceOp(op) in _WIDE,
+            in_place=bool(in_place),
+            root=max(root, 0),
+            v=bool(given),
+            peer=peer,
+        )
+        plan = choose(request, self.shape, self.rank, self.config.algorithm)
+        chunk_bytes = self.chunk_bytes(request)
+        log.debug("%s of %d bytes: %s, chunks of %d bytes", kind.name.lower(), nbytes, plan.algorithm, chunk_bytes)
+        return self.entry(plan, chunk_bytes)
+
+    def entry(self, plan: Plan, chunk_bytes: int) -> PlanEntry:
+        """The plan in the core's form."""
+        return PlanEntry(plan, self.shape.nranks, chunk_bytes)
+
+    def chunk_bytes(self, request: PlanRequest) -> int:
+        """Upper limit of a chunk. Small enough that a message fills all rails and pipelines, large enough to be cheap.
+
+        Depends only on what all ranks agree about.
+        """
+        if request.v or request.peer >= 0:  # the other rank's counts are not known here
+            return self.config.chunk_bytes
+        if len(self.shape.hosts) == 1:
+            return min(self.config.chunk_bytes, _CACHED_CHUNK_BYTES)
+        per_rail = request.nbytes // (4 * self.rails * max(2, len(self.shape.hosts)))
+        return min(self.config.chunk_bytes, max(_SMALLEST_CHUNK_BYTES, per_rail))
