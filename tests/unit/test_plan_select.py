@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_cases import hostings
+from plan_cases import EVERY, hostings, plans_of
 
 from r2ccl.errors import InvalidArgument
 from r2ccl.plan.algorithms import ALGORITHMS
+from r2ccl.plan.cost import REDUCE_WORK, Model
 from r2ccl.plan.select import PlanRequest, check_algorithm, choose, costs_us, pick, size_class
 from r2ccl.plan.shape import ClusterShape
 from r2ccl.plan.task import REDUCING
+from r2ccl.plan.traffic import between_hosts, traffic
 from r2ccl.plan.verify import verify
 from r2ccl.types import Collective as C
 
@@ -123,6 +125,25 @@ def test_cost_grows_with_size_and_shrinks_with_bandwidth(collective: C) -> None:
             for name in small:
                 assert 0 < small[name] <= large[name], name
                 assert better[name] <= large[name], name
+
+
+@pytest.mark.parametrize(("number", "local"), [(1, 4), (1, 7), (4, 1), (6, 1), (2, 2), (2, 4), (4, 3)])
+def test_formulas_against_counted_traffic(number: int, local: int) -> None:
+    """The closed forms stay near what the ops of the plans add up to, on hosts of one size."""
+    elements = 27720 * 8
+    n = number * local
+    hosts = tuple(tuple(range(h * local, (h + 1) * local)) for h in range(number))
+    model = Model(ClusterShape(hosts), elements)
+    for collective, algorithm in EVERY:
+        if collective in (C.BARRIER, C.ALL_TO_ALL) or not algorithm.applies(n, number, False):
+            continue
+        plans = plans_of(algorithm, collective, n, hosts=hosts)
+        load = algorithm.load(model)
+        net = max(max(both) for both in between_hosts(plans, hosts, elements))
+        assert 0.6 * net <= load.net <= 2.1 * net, (collective, algorithm.name)
+        moved = [traffic(plan, elements) for plan in plans]
+        work = max(t.total_sent + t.total_received + (REDUCE_WORK - 1) * t.reduced for t in moved)
+        assert 0.9 * work <= load.sent + load.received + REDUCE_WORK * load.reduced <= 2.1 * work, algorithm.name
 
 
 def test_shape_refuses_what_cannot_be() -> None:

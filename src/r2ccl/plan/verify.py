@@ -6,11 +6,11 @@
    chunk only between ops of the same parts, wide payloads come from SCRATCH, nobody writes the user's input;
 2. any two ops of one rank that touch the same memory, one of them writing, are ordered by dependencies chunk by chunk
    (``verify_local``). A pending SEND counts as a reader until it is acknowledged. So the order of events cannot matter;
-3. the lists of messages of each pair and lane match (``verify_run``);
+3. the lists of messages of each pair and lane match (``verify_messages``);
 4. with one chunk of buffer per pair and lane everything finishes. An event once possible stays possible, so one run
-   that finishes shows that all do, and more buffer only helps;
+   that finishes shows that all do, and more buffer only helps (``verify_run``);
 5. every rank ends with every contribution exactly once where it should be, summed in the same order on all ranks,
-   rounded once, and marked FINAL once.
+   rounded once, and marked FINAL once (``verify_result``).
 
 Raises PlanError, which names rank, op and part.
 """
@@ -24,7 +24,9 @@ from ..errors import InternalError
 from .ir import Plan
 from .verify_local import PlanError, check_races, check_structure
 from .verify_memory import Sizes
-from .verify_run import Run, check_messages
+from .verify_messages import check_messages
+from .verify_result import check_results
+from .verify_run import Run
 
 __all__ = ["PlanError", "verify"]
 
@@ -46,4 +48,5 @@ def verify(
         check_structure(plan, in_place)
         check_races(plan, space, in_place)
     check_messages(plans, space)
-    Run(plans, space, in_place, rng).finish()
+    memory = Run(plans, space, in_place, rng).finish()
+    check_results(plans, space, memory, in_place)

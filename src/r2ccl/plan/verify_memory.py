@@ -86,6 +86,9 @@ class Value(NamedTuple):
     shape: object
 
 
+Memory = dict[tuple[int, int], list[Value | None]]  # by rank and buffer: the elements of its space
+
+
 def leaf(rank: int, element: object) -> Value:
     """One rank's own contribution to one element."""
     return Value(((rank, element),), False, (rank, element))

@@ -1,4 +1,4 @@
-"""The symbolic run of all ranks together: messages, progress with one chunk of buffer, and final contents."""
+"""The symbolic run of all ranks together, with one chunk of buffer for each flow."""
 
 from __future__ import annotations
 
@@ -6,50 +6,12 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from ..types import Collective
 from .ir import Buf, Flag, OpKind, Plan
-from .task import REDUCING
 from .verify_local import PlanError, deps_of, sides
-from .verify_memory import Sizes, Value, combine, here, leaf
+from .verify_memory import Memory, Sizes, Value, combine, here, leaf
+from .verify_messages import Flow, flows
 
-Flow = tuple[int, int, int]  # sender, receiver, lane
 Node = tuple[int, int, int]  # rank, op, chunk
-INCOMING = (OpKind.RECV, OpKind.RECV_REDUCE)
-
-
-def flows(plans: Sequence[Plan]) -> tuple[dict[Flow, list[int]], dict[Flow, list[int]]]:
-    """Ops that send, and ops that receive, of each flow in program order."""
-    sends: dict[Flow, list[int]] = defaultdict(list)
-    recvs: dict[Flow, list[int]] = defaultdict(list)
-    for plan in plans:
-        for op, row in enumerate(plan.ops):
-            peer, lane = int(row["peer"]), int(row["lane"])
-            if row["kind"] == OpKind.SEND:
-                sends[plan.rank, peer, lane].append(op)
-            elif row["kind"] in INCOMING:
-                recvs[peer, plan.rank, lane].append(op)
-    return sends, recvs
-
-
-def check_messages(plans: Sequence[Plan], sizes: Sizes) -> None:
-    """Message k of the sender is message k of the receiver: same parts, same number of elements, same width."""
-    by_rank = {plan.rank: plan for plan in plans}
-    sends, recvs = flows(plans)
-    for flow in sorted(set(sends) | set(recvs)):
-        src, dst, lane = flow
-        outgoing, incoming = sends.get(flow, []), recvs.get(flow, [])
-        if len(outgoing) != len(incoming) or src not in by_rank or dst not in by_rank:
-            what = f"sends {len(outgoing)} messages in lane {lane} to rank {dst}, which expects {len(incoming)}"
-            raise PlanError(what, by_rank.get(src, plans[0]))
-        for k, (a, b) in enumerate(zip(outgoing, incoming, strict=True)):
-            sent, got = here(by_rank[src], a), here(by_rank[dst], b)
-            one_space = by_rank[src].space1 is None
-            lengths = [end - start for start, end in (sizes.span(by_rank[src], *sent), sizes.span(by_rank[dst], *got))]
-            if (one_space and sent[1:] != got[1:]) or lengths[0] != lengths[1]:
-                what = f"message {k} covers parts {sent[1:]}, but rank {dst} expects {got[1:]} (first, number)"
-                raise PlanError(what, by_rank[src], a, sent[1])
-            if (by_rank[src].ops[a]["flags"] ^ by_rank[dst].ops[b]["flags"]) & Flag.WIDE:
-                raise PlanError(f"message {k}: rank {dst} expects the other width", by_rank[src], a, sent[1])
 
 
 class Run:
@@ -59,7 +21,7 @@ class Run:
         self._plans = {plan.rank: plan for plan in plans}
         self._sizes, self._in_place, self._rng = sizes, in_place, rng
         self._shapes: dict[object, int] = {}
-        self._memory: dict[tuple[int, int], list[Value | None]] = {}
+        self._memory: Memory = {}
         self._pinned: dict[tuple[int, int, int], int] = defaultdict(int)
         self._waits: dict[Node, int] = {}
         self._then: dict[Node, list[Node]] = defaultdict(list)
@@ -78,8 +40,8 @@ class Run:
             ]
             self._queue[flow], self._next[flow] = (nodes[0], nodes[1]), [0, 0]
 
-    def finish(self) -> None:
-        """Run to the end and check what every rank holds. Raises PlanError."""
+    def finish(self) -> Memory:
+        """Run to the end; returns what every rank holds. Raises PlanError, also when it cannot end."""
         ready = [node for node, left in self._waits.items() if left == 0]
         todo = {node for node in ready if not self._in_flow(node)}
         while True:
@@ -99,8 +61,7 @@ class Run:
                 todo.discard(node)
                 todo.update(n for n in freed if not self._in_flow(n))
         self._check_done()
-        for plan in self._plans.values():
-            self._check_result(plan)
+        return self._memory
 
     def _load(self, plan: Plan) -> None:
         for buf in Buf:
@@ -222,47 +183,3 @@ class Run:
                 plan = self._plans[node[0]]
                 what = f"deadlock: chunk {node[2]} never moves ({self._waits[node]} dependencies open)"
                 raise PlanError(what, plan, node[1], here(plan, node[1])[1])
-
-    def _check_result(self, plan: Plan) -> None:
-        if plan.recv_window is None:
-            return
-        first, last = plan.recv_window
-        for part in range(first, last):
-            start, end = self._sizes.span(plan, Buf.RECV, part, 1)
-            for e in range(start, end):
-                value = self._memory[plan.rank, Buf.RECV][e]
-                self._check_value(plan, part, e, value)
-
-    def _check_value(self, plan: Plan, part: int, element: int, value: Value | None) -> None:
-        if value is None:
-            raise PlanError("the result is never written", plan, None, part)
-        kind, every = plan.collective, list(range(plan.nranks))
-        ranks, tag = [rank for rank, _ in value.terms], value.terms[0][1]
-        if kind is Collective.BARRIER:
-            if sorted(set(ranks)) != every:
-                raise PlanError(f"has heard of ranks {sorted(set(ranks))} only", plan, None, part)
-            return
-        block = part // plan.space0.split
-        if kind in REDUCING:
-            alone = plan.nranks == 1 and self._in_place  # nothing to do, and an average of one is itself
-            if ranks != every or tag != element or not (value.final or alone):
-                raise PlanError(f"holds {value}, not the finished sum of {plan.nranks} ranks", plan, None, part)
-            other = self._memory[0, Buf.RECV][element]
-            if kind is Collective.ALL_REDUCE and other is not None and other.shape != value.shape:
-                raise PlanError("was summed in another order than on rank 0", plan, None, part)
-            return
-        wanted = {
-            Collective.BROADCAST: plan.root,
-            Collective.ALL_GATHER: block,
-            Collective.GATHER: block,
-            Collective.SCATTER: plan.root,
-            Collective.ALL_TO_ALL: block,
-            Collective.RECV: ranks[0],  # whoever it came from: check_messages has matched the two
-        }[kind]
-        place: object = element
-        if plan.space1 is not None:
-            split = plan.space0.split
-            start = self._sizes.span(plan, Buf.RECV, part, 1)[0]
-            place = (plan.rank * split + part % split, element - start)
-        if ranks != [wanted] or tag != place:
-            raise PlanError(f"holds {value}, not the block of rank {wanted}", plan, None, part)
