@@ -50,6 +50,7 @@ class Acceptor:
         self._handshake_s = handshake_s
         self._listeners: list[socket.socket] = []
         self._open: dict[HandshakeIO, socket.socket] = {}  # in order of arrival
+        self._closing = False
         self._logged: set[tuple[str, str]] = set()
 
     @property
@@ -67,6 +68,7 @@ class Acceptor:
         for sock in self._listeners:
             self._loop.forget(sock)
         self._listeners.clear()
+        self._closing = True
         for handshake in list(self._open):
             handshake.fail("this rank has stopped listening")
 
@@ -118,7 +120,7 @@ class Acceptor:
 
     def _log_refusal(self, who: str, reason: str) -> None:
         host = who.rsplit(":", 1)[0]
-        if (host, reason) in self._logged or len(self._logged) >= _MAX_LOGGED:
+        if self._closing or (host, reason) in self._logged or len(self._logged) >= _MAX_LOGGED:
             log.debug("%s: refused %s: %s", self._purpose, who, reason)
             return
         self._logged.add((host, reason))

@@ -125,22 +125,27 @@ class ServerHandshake:
         self.hello: Hello | None = None
         self.done = False
         self.outgoing = bytearray()
-        self.wanted = _FIRST.size
+        self.wanted = len(MAGIC)
         self._secret = secret
         self._job = job
         self._judge = judge
         self._transcript = b""
         self._claimed: Hello = {}
-        self._step: Callable[[bytes], None] = self._on_first
+        self._step: Callable[[bytes], None] = self._on_magic
 
     def receive(self, data: bytes) -> None:
         """Take the next ``wanted`` bytes. After ``HandshakeError``, ``outgoing`` may still tell the peer why."""
         self._step(data)
 
+    def _on_magic(self, data: bytes) -> None:
+        if data != MAGIC:  # seen before the rest, so that strangers are gone after their first words
+            raise HandshakeError(f"not a peer of r2ccl: it sent {data!r}")
+        self.wanted = _FIRST.size - len(MAGIC)
+        self._step = self._on_first
+
     def _on_first(self, data: bytes) -> None:
-        magic, version, hello_bytes, _nonce, job = _FIRST.unpack(data)
-        if magic != MAGIC:
-            raise HandshakeError(f"not a peer of r2ccl: it sent {data[:16]!r}")
+        data = MAGIC + data
+        _magic, version, hello_bytes, _nonce, job = _FIRST.unpack(data)
         if version != VERSION:
             self.outgoing += self._challenge(_OTHER_VERSION)
             raise HandshakeError(f"it speaks version {version} of the handshake, this rank version {VERSION}")

@@ -15,6 +15,7 @@ class Gather:
     tag: str
     values: dict[int, bytes] = field(default_factory=dict)
     given_s: dict[int, float] = field(default_factory=dict)  # of the ranks that still wait for the answer
+    verdict: str = ""  # what rank 0 was told at its deadline
 
 
 Answer = tuple[list[int], Kind, bytes]
@@ -63,6 +64,8 @@ class Gathers:
         if gather is None or rank not in gather.given_s:
             return []
         text = self.missing_text(gather, gather.given_s[rank])
+        if rank == 0:
+            gather.verdict = text
         return [self._answer(gather, [rank], Kind.TIMEOUT, text.encode())]
 
     def left(self, rank: int, why: str) -> list[Answer]:
@@ -77,11 +80,12 @@ class Gathers:
 
     def give_up(self) -> list[Answer]:
         """The store closes: tell every waiting rank whom it waited for."""
-        return [
-            self._answer(gather, [rank], Kind.TIMEOUT, (self.missing_text(gather, given_s) + " of rank 0").encode())
-            for gather in self._open.values()
-            for rank, given_s in list(gather.given_s.items())
-        ]
+        answers = []
+        for gather in self._open.values():
+            for rank, given_s in list(gather.given_s.items()):
+                text = gather.verdict or f"{self.missing_text(gather, given_s)}; rank 0 has given up"
+                answers.append(self._answer(gather, [rank], Kind.TIMEOUT, text.encode()))
+        return answers
 
     def missing_text(self, gather: Gather, given_s: float) -> str:
         """``init: rank 3 of 4 did not arrive within 5 s``."""

@@ -58,6 +58,8 @@ class HandshakeIO:
         except OSError as error:
             self._end(error.strerror or str(error))
             return
+        if self._ended:
+            return
         if self.machine.done and not self.machine.outgoing:
             self._end(None)
         else:

@@ -46,6 +46,8 @@ def route(around: Around, wanted: Wanted, attempt: int) -> tuple[int, SocketAddr
             raise ValueError(entry.reason)
         family, source = socket_address(wanted.my_address, 0)
         target = _scoped(wanted.peer_address, entry.port, rail.name)
+        if len(source) != len(target):
+            raise ValueError(f"{wanted.my_address} cannot reach {wanted.peer_address}: another address family")
         device = "" if peer.netns == me.netns or rail.is_loopback else rail.name
         return family, target, source, device
     if announced.unix and peer.host_id == me.host_id and peer.netns == me.netns:

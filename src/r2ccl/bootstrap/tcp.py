@@ -35,7 +35,7 @@ class Meeting:
     @property
     def job(self) -> bytes:
         """Public name of the job, carried by every handshake."""
-        return job_id(self.ports[0], self.size, self.run)
+        return job_id(self.ports[0], self.run)
 
     @property
     def key(self) -> bytes:

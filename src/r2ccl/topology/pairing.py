@@ -77,7 +77,7 @@ class _Joint:
 
     def _may_meet(self, a: RailInfo, b: RailInfo) -> bool:
         if a.is_loopback or b.is_loopback:
-            return self._same_machine is not False
+            return self._same_machine is not False and a.family == b.family
         my_address, their_address = addresses_of(a, b)
         if (":" in my_address) != (":" in their_address):
             return False
