@@ -31,7 +31,7 @@ from r2ccl.topology.discover import describe_self
 comm = MPI.COMM_WORLD
 if comm.rank == int(sys.argv[1]):
     import time
-    time.sleep(float(sys.argv[2]) + 2.5)
+    time.sleep(float(sys.argv[2]) + 0.7)
     sys.stdout.write("late\\n")
     sys.stdout.flush()
     sys.exit(0)

@@ -15,6 +15,7 @@ from r2ccl.bootstrap.address import listen_on
 from r2ccl.bootstrap.auth import ClientHandshake, Hello, job_id
 from r2ccl.bootstrap.dial import Dial
 from r2ccl.bootstrap.loop import Loop
+from r2ccl.bootstrap.user import other_user
 
 pytestmark = pytest.mark.timeout(20)
 JOB = job_id("test")
@@ -25,13 +26,21 @@ HANDSHAKE_S = 0.3
 class Server:
     """An acceptor in the test's own thread; ``run`` drives it together with the dials of the test."""
 
-    def __init__(self, limit: int = 8) -> None:
+    def __init__(self, limit: int = 8, own_user_only: bool = False) -> None:
         self.loop = Loop()
         self.listener = listen_on(socket.AF_INET, ("127.0.0.1", 0), 128)
         self.address = self.listener.getsockname()
         self.peers: list[tuple[socket.socket, Hello]] = []
         self.acceptor = Acceptor(
-            self.loop, KEY, JOB, lambda hello: None, self._on_peer, purpose="test", limit=limit, handshake_s=HANDSHAKE_S
+            self.loop,
+            KEY,
+            JOB,
+            lambda hello: None,
+            self._on_peer,
+            purpose="test",
+            limit=limit,
+            handshake_s=HANDSHAKE_S,
+            own_user_only=own_user_only,
         )
         self.acceptor.listen(self.listener)
 
@@ -180,3 +189,36 @@ def test_a_dial_to_a_mute_program_ends(server: Server) -> None:
     server.run(lambda: bool(ended))
     assert "did not finish the handshake within 0.2 s" in str(ended[0][1])
     mute.close()
+
+
+def test_other_users_of_the_machine_are_told_apart(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("127.0.0.1", "::1"):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server((address, 0), family=family) as listener:
+            with socket.create_connection(listener.getsockname()[:2]) as client:
+                served, _ = listener.accept()
+                with served:
+                    assert other_user(served) is None
+                    assert other_user(client) is None
+                    monkeypatch.setattr("os.getuid", lambda: 123456)
+                    assert "this rank as user 123456" in str(other_user(served))
+                    assert "this rank as user 123456" in str(other_user(client))
+                    monkeypatch.undo()
+    one, two = socket.socketpair()
+    with one, two:
+        assert other_user(one) is None
+
+
+def test_without_a_secret_another_user_stays_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(own_user_only=True)
+    try:
+        joins(server)
+        monkeypatch.setattr("os.getuid", lambda: 123456)
+        with caplog.at_level(logging.WARNING, "r2ccl"):
+            ended = server.dial()
+            server.run(lambda: bool(ended) and "this rank as user 123456" in caplog.text)
+        assert len(server.peers) == 1
+    finally:
+        server.close()

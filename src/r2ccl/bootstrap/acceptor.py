@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import socket
 from collections.abc import Callable
 from functools import partial
 
-from .address import peer_credentials, peer_text
+from .address import peer_text
 from .auth import HANDSHAKE_S, Hello, Judge, ServerHandshake
 from .handshake_io import HandshakeIO
 from .loop import READ, Loop
+from .user import other_user
 
 log = logging.getLogger("r2ccl.bootstrap")
 _ACCEPTS_PER_ROUND = 32
@@ -25,7 +25,8 @@ class Acceptor:
     """``on_peer(sock, hello, listener)`` gets each authenticated connection and owns it from then on.
 
     All handshakes run side by side, so a silent stranger delays nobody. At most ``limit`` are open at once; beyond
-    that the oldest one is dropped.
+    that the oldest one is dropped. Peers on AF_UNIX must be of this process's user; ``own_user_only`` asks that of
+    those on loopback, too.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Acceptor:
         purpose: str,
         limit: int = 128,
         handshake_s: float = HANDSHAKE_S,
+        own_user_only: bool = False,
     ) -> None:
         self._loop = loop
         self._secret = secret
@@ -48,6 +50,7 @@ class Acceptor:
         self._purpose = purpose
         self._limit = limit
         self._handshake_s = handshake_s
+        self._own_user_only = own_user_only
         self._listeners: list[socket.socket] = []
         self._open: dict[HandshakeIO, socket.socket] = {}  # in order of arrival
         self._closing = False
@@ -86,11 +89,6 @@ class Acceptor:
             sock.setblocking(False)
             if len(self._open) >= self._limit:
                 next(iter(self._open)).fail(f"more than {self._limit} unfinished handshakes: the oldest is dropped")
-            stranger = _other_user(sock)
-            if stranger is not None:
-                self._report(sock, f"it runs as user {stranger}, this rank as user {os.getuid()}")
-                sock.close()
-                continue
             machine = ServerHandshake(self._secret, self._job, self._judge)
             on_end = partial(self._ended, peer_text(sock))
             handshake = HandshakeIO(self._loop, sock, machine, on_end, self._handshake_s)
@@ -112,11 +110,15 @@ class Acceptor:
         if error is not None:
             self._log_refusal(who, error)
             return
+        stranger = (
+            other_user(handshake.sock) if self._own_user_only or handshake.sock.family == socket.AF_UNIX else None
+        )
+        if stranger is not None:
+            handshake.sock.close()
+            self._log_refusal(who, stranger)
+            return
         assert machine.hello is not None  # proven, since the handshake has ended without an error
         self._on_peer(handshake.sock, machine.hello, listener)
-
-    def _report(self, sock: socket.socket, reason: str) -> None:
-        self._log_refusal(peer_text(sock), reason)
 
     def _log_refusal(self, who: str, reason: str) -> None:
         host = who.rsplit(":", 1)[0]
@@ -125,11 +127,3 @@ class Acceptor:
             return
         self._logged.add((host, reason))
         log.warning("%s: refused %s: %s", self._purpose, who, reason)
-
-
-def _other_user(sock: socket.socket) -> int | None:
-    """The user at the other end of a local socket when it is not this process's user."""
-    if sock.family != socket.AF_UNIX:
-        return None
-    uid = peer_credentials(sock)[1]
-    return None if uid == os.getuid() else uid

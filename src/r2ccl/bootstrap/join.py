@@ -11,6 +11,7 @@ from .auth import ClientHandshake, Hello
 from .base import Deadline
 from .dial import Dial
 from .loop import Loop
+from .user import other_user
 
 _STAGGER_S = 0.25  # a candidate that neither answers nor refuses delays the next one by this much
 _ROUND_S = 0.1  # pause between rounds, doubled up to
@@ -24,13 +25,17 @@ def join_store(
     job: bytes,
     hello: Hello,
     deadline: Deadline,
+    *,
+    own_user_only: bool = False,
 ) -> socket.socket:
     """A blocking, authenticated connection to rank 0's store.
 
     All candidates are tried in turn, again and again, since rank 0 may start last and may have found its first ports
-    taken. ``Timeout`` at the deadline tells what was found at each of them.
+    taken. ``Timeout`` at the deadline tells what was found at each of them. ``own_user_only``: a store of another user
+    of this machine is passed over.
     """
     joining = _Joining(hosts, ports, key, job, hello)
+    joining.own_user_only = own_user_only
     try:
         sock = joining.run(deadline)
     finally:
@@ -50,6 +55,7 @@ class _Joining:
         self._dials: dict[str, Dial] = {}
         self._reasons: dict[str, str] = {}
         self._found: socket.socket | None = None
+        self.own_user_only = False
 
     def run(self, deadline: Deadline) -> socket.socket:
         for n in itertools.count():
@@ -85,6 +91,11 @@ class _Joining:
             nonlocal ended
             ended = True
             self._dials.pop(where, None)
+            if sock is not None and self.own_user_only:
+                reason = other_user(sock)
+                if reason is not None:
+                    sock.close()
+                    sock = None
             if sock is None:
                 self._reasons[where] = reason or "failed"
             elif self._found is None:

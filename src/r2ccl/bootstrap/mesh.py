@@ -23,7 +23,7 @@ from .listeners import Listeners, open_listeners
 from .route import Around, Keys
 from .settle import Outcome, settle
 from .shared import segment_bytes
-from .wanted import link_between, require_rails, wanted_by
+from .wanted import link_between, lonely_rails, require_rails, wanted_by
 
 log = logging.getLogger("r2ccl.bootstrap")
 
@@ -87,6 +87,8 @@ def connect_mesh(
     require_rails(ranks, config.shm)
     wanted = wanted_by(me, ranks, config.shm)
     listeners = open_listeners(me, ranks, wanted, oob_addresses(config, me, boot.local_hint), config.shm)
+    for sentence in lonely_rails(me, ranks, wanted):
+        log.warning("degraded start: %s", sentence)
     connector: Connector | None = None
     try:
         answers = boot.all_gather("announce", listeners.announcement.to_bytes(), deadline)

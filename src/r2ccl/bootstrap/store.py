@@ -41,7 +41,16 @@ class _Member:
 class Store:
     """Owns its listening sockets. Rank 0 takes part by ``gather``; everything else happens in the thread."""
 
-    def __init__(self, listeners: list[socket.socket], size: int, secret: bytes, job: bytes, welcome: bytes) -> None:
+    def __init__(
+        self,
+        listeners: list[socket.socket],
+        size: int,
+        secret: bytes,
+        job: bytes,
+        welcome: bytes,
+        *,
+        own_user_only: bool = False,
+    ) -> None:
         self._size = size
         self._welcome = welcome
         self._listeners = listeners
@@ -59,7 +68,14 @@ class Store:
         """A local address by which another rank came in; None before one did."""
         self._loop.watch(self._wake_in, READ, self._on_wake)
         self._acceptor = Acceptor(
-            self._loop, secret, job, self._judge, self._on_peer, purpose="bootstrap store", limit=max(128, 2 * size)
+            self._loop,
+            secret,
+            job,
+            self._judge,
+            self._on_peer,
+            purpose="bootstrap store",
+            limit=max(128, 2 * size),
+            own_user_only=own_user_only,
         )
         for listener in listeners:
             self._acceptor.listen(listener)

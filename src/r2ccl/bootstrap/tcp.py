@@ -73,7 +73,7 @@ class TcpRank0:
         self.port = int(listeners[0].getsockname()[1])
         if not meeting.secret:
             log.info("no secret: rank 0's store listens on loopback only (R2CCL_SECRET is needed for several machines)")
-        self._store = Store(listeners, meeting.size, meeting.key, meeting.job, nonce)
+        self._store = Store(listeners, meeting.size, meeting.key, meeting.job, nonce, own_user_only=not meeting.secret)
 
     @property
     def local_hint(self) -> str | None:
@@ -115,7 +115,10 @@ class TcpClient:
                 )
             hosts = [(int(socket.AF_INET), ("127.0.0.1", 0)), *(h for h in hosts if is_loopback(h[1][0]))]
         hello = {"for": "store", "rank": rank, "size": meeting.size}
-        self._sock = join_store(list(dict.fromkeys(hosts)), meeting.ports, meeting.key, meeting.job, hello, deadline)
+        found = list(dict.fromkeys(hosts))
+        self._sock = join_store(
+            found, meeting.ports, meeting.key, meeting.job, hello, deadline, own_user_only=not meeting.secret
+        )
         self._where = address_text(self._sock.getpeername())
         self.local_hint: str | None = local_address(self._sock)
         kind, body = self._receive(deadline, "the welcome of rank 0")

@@ -72,6 +72,22 @@ def _some_pair(ranks: Sequence[RankInfo], a: RankInfo, b: RankInfo, shm: bool) -
     return not shm and alike > 1
 
 
+def lonely_rails(me: RankInfo, ranks: Sequence[RankInfo], wanted: Sequence[Wanted]) -> list[str]:
+    """For each own rail with no partner on some other host: a sentence that says where, and what was left out there."""
+    hosts = {info.host_id: info for info in reversed(ranks) if info.host_id != me.host_id}
+    joined = {(ranks[entry.peer].host_id, entry.my_rail) for entry in wanted}
+    sentences = []
+    for rail in me.rails:
+        without = [info for host_id, info in hosts.items() if (host_id, rail.index) not in joined]
+        if without:
+            first = "; ".join(_candidates(info) for info in without[:2])
+            sentences.append(
+                f"rail {rail.name} ({rail.address}/{rail.prefix_len}) has no partner on {len(without)} of {len(hosts)} "
+                f"other hosts. {first}"
+            )
+    return sentences
+
+
 def no_rails_text(a: RankInfo, b: RankInfo, what: str) -> str:
     """Both hosts, their rails, and the candidates that were left out, with the remedy."""
     return (
