@@ -133,7 +133,8 @@ R2CCL_API int32_t r2ccl_test(r2ccl_engine*, uint64_t ticket);
 // Nobody will wait for the ticket: it is freed when the call is done.
 R2CCL_API void r2ccl_detach(r2ccl_engine*, uint64_t ticket);
 
-// Text of the error the engine is in, or of what a running call waits for; returns the length written.
+// Text of the error the engine is in, or of what a running call waits for (ticket 0: the collective
+// under way, if any); returns the length written.
 R2CCL_API size_t r2ccl_error_text(r2ccl_engine*, char* buffer, size_t size);
 R2CCL_API size_t r2ccl_describe(r2ccl_engine*, uint64_t ticket, char* buffer, size_t size);
 R2CCL_API int32_t r2ccl_engine_status(r2ccl_engine*);

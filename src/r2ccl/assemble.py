@@ -32,6 +32,8 @@ class Parts:
     cluster: Cluster
     rank: int
     rails: tuple[RailInfo, ...]
+    secret: bytes
+    local_hint: str | None
 
 
 def assemble(via: Any, config: Config) -> Parts:
@@ -69,7 +71,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
     engine.start()
     # Nobody sends before everybody listens.
     boot.all_gather("ready", b"", deadline)
-    return Parts(engine, planner, cluster, rank, me.rails)
+    return Parts(engine, planner, cluster, rank, me.rails, boot.secret, boot.local_hint)
 
 
 def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:

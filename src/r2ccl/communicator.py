@@ -17,6 +17,7 @@ from .assemble import assemble
 from .config import Config
 from .errors import InvalidArgument
 from .observe.events import Event
+from .subgroup import SubgroupBootstrap, derive_secret
 from .types import Collective, DType, ReduceOp
 
 _LINGER_S = 2.0
@@ -61,6 +62,7 @@ class Communicator:
         self._rails = parts.rails
         self._pending: list[Work] | None = None
         self._closed = False
+        self._secret, self._local_hint, self._splits = parts.secret, parts.local_hint, 0
         self.config = config
         self.rank: int = parts.rank
         self.size: int = parts.cluster.size
@@ -290,6 +292,24 @@ class Communicator:
         for work in pending:
             work.wait()
 
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Communicators of the ranks with equal ``color``, ordered by ``key``, then by rank. Every rank calls it.
+
+        color: 0 or more, or None for a rank that wants no communicator (it gets None). The parent stays usable; the
+        new communicator has connections of its own.
+        """
+        if color is not None and not 0 <= color < 1 << 31:
+            raise InvalidArgument(f"color = {color}: 0 to {(1 << 31) - 1}, or None for no communicator")
+        mine = np.array([-1 if color is None else color, key], np.int64)
+        every = np.empty((self.size, 2), np.int64)
+        self._run(Collective.ALL_GATHER, mine, every, ReduceOp.SUM, -1, None, False, None)
+        self._splits += 1
+        if color is None:
+            return None
+        members = sorted((r for r in range(self.size) if every[r, 0] == color), key=lambda r: (int(every[r, 1]), r))
+        secret = derive_secret(self._secret, self._splits, color)
+        return Communicator(SubgroupBootstrap(self, tuple(members), secret, self._local_hint), self.config)
+
     # -- sight ---------------------------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
@@ -330,6 +350,22 @@ class Communicator:
             if states and all(s != "up" for s in states):
                 own["state"] = "down"
         return {**counters, "rails": rails, "links": links, "hosts": len(self._cluster.hosts)}
+
+    def health(self) -> list[dict[str, Any]]:
+        """State of this rank's rails: ``name``, ``address``, ``state`` (up; degraded: some link over it is down; down)."""
+        return [{k: rail[k] for k in ("name", "address", "state")} for rail in self.stats()["rails"]]
+
+    def status(self) -> dict[str, Any]:
+        """Where this rank stands: ``state`` (OK or the status it ended with), ``current``: the collective under way and
+        whom it waits for (empty: none), ``calls`` begun, ``rails``. Callable from another thread while a call hangs."""
+        return {
+            "rank": self.rank,
+            "size": self.size,
+            "state": self._engine.status(),
+            "current": self._engine.describe(0),
+            "calls": self._engine.counters()["calls"],
+            "rails": self.health(),
+        }
 
     def check(self) -> None:
         """Raises the error that the communicator is in, if any."""

@@ -10,7 +10,7 @@ import time
 
 from r2ccl import errors
 from r2ccl.arrays import as_buffer
-from r2ccl.types import DType
+from r2ccl.types import DType, ReduceOp
 
 
 cdef extern from "r2ccl/r2ccl.h" nogil:
@@ -144,6 +144,8 @@ cdef enum:
     SEND = 8
     RECV = 9
     BARRIER = 10
+    MIN = 2
+    MAX = 3
     AVG = 4
 
 
@@ -165,6 +167,12 @@ memset(FAST_FORMATS, 0xff, sizeof(FAST_FORMATS))
 for _f, _d in FORMATS.items():
     if len(_f) == 1:
         FAST_FORMATS[ord(_f)] = int(_d)
+
+# Bit `op` is set where a type cannot be reduced with it: complex numbers have no order, bool has no average.
+cdef uint32_t NOT_REDUCIBLE[32]
+memset(NOT_REDUCIBLE, 0, sizeof(NOT_REDUCIBLE))
+NOT_REDUCIBLE[<int>DType.BOOL] = 1 << AVG
+NOT_REDUCIBLE[<int>DType.COMPLEX64] = NOT_REDUCIBLE[<int>DType.COMPLEX128] = 1 << MIN | 1 << MAX
 
 
 cdef int view_of(object array, bint writable, str name, View* out) except -1:
@@ -460,6 +468,8 @@ cdef class Engine:
         cdef int32_t status
         cdef Work work
         cdef PlanEntry entry
+        if collective == ALL_REDUCE or collective == REDUCE or collective == REDUCE_SCATTER:
+            check_reducible(dtype, op)
         if self.orphans:
             self.reap()
         while nbytes >> bits:
@@ -647,6 +657,16 @@ cdef class Engine:
         if self.core != NULL:
             with nogil:
                 r2ccl_engine_destroy(self.core, 0)
+
+
+cdef int check_reducible(int32_t dtype, int op) except -1:
+    if op < 0 or op > AVG:
+        raise errors.InvalidArgument(f"op = {op}: one of {', '.join(f'{o.name} ({int(o)})' for o in ReduceOp)}")
+    if NOT_REDUCIBLE[dtype] >> op & 1:
+        able = ", ".join(o.name for o in ReduceOp if not NOT_REDUCIBLE[dtype] >> <int>o & 1)
+        raise errors.InvalidArgument(
+            f"op = {ReduceOp(op).name} has no meaning for {DType(dtype).name.lower()} arrays: use one of {able}")
+    return 0
 
 
 cdef int check_apart(char* a, uint64_t a_bytes, char* b, uint64_t b_bytes) except -1:

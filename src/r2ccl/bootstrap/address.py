@@ -87,7 +87,7 @@ def listen_on_loopback(port: int, backlog: int = 1024) -> list[socket.socket]:
     try:
         return [first, listen_on(socket.AF_INET6, ("::1", first.getsockname()[1], 0, 0), backlog)]
     except OSError as error:
-        if error.errno in _NO_FAMILY:
+        if error.errno in _NO_FAMILY or port == 0:  # the port that the system chose may be taken on ::1 only
             return [first]
         first.close()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -41,6 +42,7 @@ class Connector:
         self._grace: dict[int, Timer] = {}
         self._grace_s = _GRACE_S
         self._no_rail_s = _NO_RAIL_S
+        self._progress_s = time.monotonic()
 
     def run(self, deadline: Deadline) -> None:
         """Connect. What did not come up has ``given_up`` and a ``reason``."""
@@ -101,15 +103,20 @@ class Connector:
         if not wanted.is_oob:
             self._watch_over(wanted.peer, self._no_rail_s)
 
-    # Giving up rails: the last ones of a pair may hold up the start only so long.
+    # Giving up rails: the last ones of a pair may hold up the start only so long after the last progress anywhere. (A
+    # big job on few cores is slow without anything being wrong.)
 
-    def _watch_over(self, peer: int, seconds: float) -> None:
+    def _watch_over(self, peer: int, limit_s: float, wait_s: float | None = None) -> None:
         timer = self._grace.pop(peer, None)
         if timer is not None:
             timer.cancel()
-        self._grace[peer] = self._loop.after(seconds, partial(self._rails_late, peer))
+        self._grace[peer] = self._loop.after(limit_s if wait_s is None else wait_s, partial(self._late, peer, limit_s))
 
-    def _rails_late(self, peer: int) -> None:
+    def _late(self, peer: int, limit_s: float) -> None:
+        idle_s = time.monotonic() - self._progress_s
+        if idle_s < limit_s:
+            self._watch_over(peer, limit_s, limit_s - idle_s)
+            return
         for connection in self._rails_of.get(peer, ()):
             if not connection.settled:
                 self._give_up(connection, connection.reason or "no answer")
@@ -232,6 +239,7 @@ class Connector:
             return
         connection.sock = sock
         connection.reason = ""
+        self._progress_s = time.monotonic()
         if not connection.wanted.is_oob:
             self._watch_over(connection.wanted.peer, self._grace_s)
         elif connection.needs_segment:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..topology.model import RailInfo, RankInfo
-from .address import listen_everywhere, listen_on, socket_address
+from .address import listen_everywhere, listen_on, listen_on_loopback, socket_address
 from .announce import Announcement, RailPort
 from .wanted import Wanted
 
@@ -37,11 +37,18 @@ class Listeners:
 
 
 def open_listeners(
-    me: RankInfo, ranks: Sequence[RankInfo], wanted: Sequence[Wanted], oob_addresses: Sequence[str], shm: bool
+    me: RankInfo,
+    ranks: Sequence[RankInfo],
+    wanted: Sequence[Wanted],
+    oob_addresses: Sequence[str],
+    shm: bool,
+    *,
+    only_first: bool = False,
 ) -> Listeners:
     """Listen for the connections of ``wanted`` that a higher rank dials.
 
-    A rail that cannot listen is announced with the reason; that costs one link, not the start.
+    ``only_first``: control connections come in at the first of ``oob_addresses`` and nowhere else. A rail that cannot
+    listen is announced with the reason; that costs one link, not the start. ``OSError`` when nothing else can listen.
     """
     higher = [entry for entry in wanted if entry.peer > me.rank]
     local = {info.rank for info in ranks if info.host_id == me.host_id and info.netns == me.netns}
@@ -60,9 +67,8 @@ def open_listeners(
             unix = f"r2ccl-{secrets.token_hex(8)}"
             oob.append(_listen_on_name(unix))
         if any(e.is_oob and e.peer not in local for e in higher):
-            tcp = listen_everywhere(0, _BACKLOG)
-            oob += tcp
-            oob_port = int(tcp[0].getsockname()[1])
+            oob += _listen_for_control(oob_addresses, len(here) == len(ranks), only_first)
+            oob_port = int(oob[-1].getsockname()[1])
     except OSError:
         for sock in [*rails, *oob]:
             sock.close()
@@ -82,6 +88,14 @@ def _listen_on_rail(rail: RailInfo, address: str, pinned: bool, into: dict[socke
     port = RailPort(rail.index, address, int(sock.getsockname()[1]))
     into[sock] = port
     return port
+
+
+def _listen_for_control(addresses: Sequence[str], all_here: bool, only_first: bool) -> list[socket.socket]:
+    """On the chosen address; else on loopback when nobody comes from outside; else on every address."""
+    if only_first:
+        family, where = socket_address(addresses[0], 0)
+        return [listen_on(family, where, _BACKLOG)]
+    return listen_on_loopback(0, _BACKLOG) if all_here else listen_everywhere(0, _BACKLOG)
 
 
 def _listen_on_name(name: str) -> socket.socket:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from os import close as close_fd
 
 from ..config import Config
-from ..errors import Mismatch
+from ..errors import BootstrapError, Mismatch
 from ..topology.model import RankInfo
 from ..topology.oob import oob_addresses
 from .announce import Announcement
@@ -86,7 +86,12 @@ def connect_mesh(
     """
     require_rails(ranks, config.shm)
     wanted = wanted_by(me, ranks, config.shm)
-    listeners = open_listeners(me, ranks, wanted, oob_addresses(config, me, boot.local_hint), config.shm)
+    addresses = oob_addresses(config, me, boot.local_hint)
+    try:
+        chosen = bool(config.oob_interface)
+        listeners = open_listeners(me, ranks, wanted, addresses, config.shm, only_first=chosen)
+    except OSError as error:
+        raise BootstrapError(f"rank {me.rank} cannot listen for control connections on {addresses}: {error}") from error
     for sentence in lonely_rails(me, ranks, wanted):
         log.warning("degraded start: %s", sentence)
     connector: Connector | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..topology.model import RankInfo
 from .address import SocketAddress, is_loopback, socket_address
@@ -17,7 +17,7 @@ from .wanted import Wanted
 class Keys:
     """What authenticates the connections of one communicator."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     job: bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import BootstrapError, PeerLost, Timeout
 from .address import address_text, is_local, is_loopback, listen_everywhere, listen_on_loopback, local_address, resolve
@@ -30,7 +30,7 @@ class Meeting:
     size: int
     run: str = ""
     """Tells jobs apart that share a machine and a port: the launcher's run id, if it has one."""
-    secret: bytes | None = None
+    secret: bytes | None = field(default=None, repr=False)
 
     @property
     def job(self) -> bytes:

@@ -33,7 +33,7 @@ void Engine::start_call(Call& call) {
     if (peer.early) deliver_early(peer, call);
     if (status() != Status::OK) return;
   }
-  if (call.remaining == 0) finishing_.push_back(&call);
+  if (plan.ops.empty()) finishing_.push_back(&call);  // else the last chunk sees to it
 }
 
 // Only from the outermost level: nothing below may still refer to the call.

@@ -20,6 +20,7 @@ constexpr Nanoseconds kTickNs = kMillisecond;
 // How long the engine's thread keeps out of the way after a caller has driven.
 constexpr Nanoseconds kCallerGraceNs = kMillisecond;
 constexpr Nanoseconds kThreadSpinNs = 50'000;
+constexpr uint32_t kSpinsBeforeYield = 64;
 constexpr int kIdleSleepMs = 100, kBusySleepMs = 2;
 constexpr uint32_t kMemoryOnlyPollInterval = 64, kTickPolls = 64;
 
@@ -225,25 +226,28 @@ Status Engine::wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed) {
       waiters_.fetch_sub(1);
       enter_drive();
       Nanoseconds idle_since = begin;
-      uint32_t spins = 0;
+      uint32_t spins = 0, yields = 0;
       while (!done()) {
         if (progress()) {
           idle_since = 0;
+          spins = 0;
           continue;
         }
-        if ((++spins & 15) == 0 || settings_.yield_when_spinning) {
-          const Nanoseconds now = monotonic_ns();
-          if (now >= deadline) break;
-          if (idle_since == 0) idle_since = now;
-          if (now - idle_since > settings_.spin_ns) {
-            sleep(deadline - now);
-            idle_since = monotonic_ns();
-          }
-        }
-        if (settings_.yield_when_spinning) {
-          sched_yield();
-        } else {
+        // A short spin first; then the processor is offered to whoever else wants it (the peer, perhaps, on a machine
+        // with fewer processors than ranks), and at last the caller sleeps.
+        if (++spins < kSpinsBeforeYield && !settings_.yield_when_spinning) {
           cpu_relax();
+          continue;
+        }
+        spins = kSpinsBeforeYield;
+        sched_yield();
+        if (++yields % 4 != 0) continue;
+        const Nanoseconds now = monotonic_ns();
+        if (now >= deadline) break;
+        if (idle_since == 0) idle_since = now;
+        if (now - idle_since > settings_.spin_ns) {
+          sleep(deadline - now);
+          idle_since = monotonic_ns();
         }
       }
       leave_drive();
@@ -309,10 +313,10 @@ bool Engine::sleep(Nanoseconds at_most_ns) {
 void Engine::run_thread() {
   while (!stop_.load()) {
     const bool recent = monotonic_ns() - last_caller_ns_.load(std::memory_order_relaxed) < kCallerGraceNs;
-    if (caller_drives_.load() || (recent && !kick_.load())) {
+    if (caller_drives_.load() || waiters_.load() > 0 || (recent && !kick_.load())) {
       std::unique_lock lock(wait_mutex_);
       park_cv_.wait_for(lock, std::chrono::milliseconds(1),
-                        [this] { return stop_.load() || (kick_.load() && !caller_drives_.load()); });
+                        [this] { return stop_.load() || (kick_.load() && !caller_drives_.load() && waiters_.load() == 0); });
       continue;
     }
     std::unique_lock drive(drive_mutex_);
@@ -422,7 +426,7 @@ void Engine::close(Nanoseconds linger_ns) {
     // What was copied for eager sends may still be on its way: peers wait for it, we wait for them, bounded.
     const Nanoseconds deadline = monotonic_ns() + linger_ns;
     auto quiet = [this] {
-      std::lock_guard drive(drive_mutex_);
+      Drive drive(*this);
       progress();
       if (status() != Status::OK) return true;
       if (outstanding()) return false;
@@ -432,7 +436,7 @@ void Engine::close(Nanoseconds linger_ns) {
     };
     while (!quiet() && monotonic_ns() < deadline) ::usleep(200);
     {
-      std::lock_guard drive(drive_mutex_);
+      Drive drive(*this);
       if (status() == Status::OK) {
         send_all_acks();
         say_goodbye(0, {});

@@ -131,6 +131,21 @@ class Engine final : LinkEvents, ControlEvents {
     std::vector<bool> known;
     bool own_sent = false;
   };
+  // The right to drive, for anyone but the engine's thread, which gives way.
+  class Drive {
+   public:
+    explicit Drive(Engine& engine) : engine_(engine) {
+      engine_.waiters_.fetch_add(1);
+      engine_.drive_mutex_.lock();
+      engine_.waiters_.fetch_sub(1);
+    }
+    ~Drive() { engine_.drive_mutex_.unlock(); }
+    Drive(const Drive&) = delete;
+    Drive& operator=(const Drive&) = delete;
+
+   private:
+    Engine& engine_;
+  };
   enum class Fate { kDeliver, kEarly, kDuplicate, kRefuse };
   struct Target {
     Call* call = nullptr;

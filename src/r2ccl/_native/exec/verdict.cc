@@ -96,7 +96,7 @@ void Engine::end_all() {
 }
 
 void Engine::abort(const std::string& reason) {
-  std::lock_guard drive(drive_mutex_);
+  Drive drive(*this);
   fail(Status::ABORTED, "aborted" + (reason.empty() ? std::string() : ": " + reason));
   if (submitted_count_.load()) take_submissions();
   run_dirty();
@@ -206,8 +206,9 @@ std::string Engine::missing(const Call& call) {
 }
 
 std::string Engine::describe(uint64_t ticket) {
-  std::lock_guard drive(drive_mutex_);
-  const Call& call = *reinterpret_cast<Call*>(ticket);
+  Drive drive(*this);
+  if (ticket == 0 && !current_) return {};
+  const Call& call = ticket ? *reinterpret_cast<Call*>(ticket) : *current_;
   std::string text = text_of(call.info) + ", call " + std::to_string(call.sequence);
   if (!call.started) {
     text += ", has not begun";
@@ -223,7 +224,7 @@ void Engine::event(uint32_t kind, int32_t peer, int32_t rail, uint32_t detail, u
 }
 
 void Engine::counters(r2ccl_counters* out) {
-  std::lock_guard drive(drive_mutex_);
+  Drive drive(*this);
   *out = counters_;
   out->events_dropped = events_.dropped();
   out->staging_bytes = 0;
@@ -232,7 +233,7 @@ void Engine::counters(r2ccl_counters* out) {
 }
 
 uint32_t Engine::links(r2ccl_link_stats* out, uint32_t capacity) {
-  std::lock_guard drive(drive_mutex_);
+  Drive drive(*this);
   uint32_t n = 0;
   for (auto& peer : peers_) {
     if (!peer) continue;

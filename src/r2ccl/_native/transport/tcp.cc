@@ -49,10 +49,10 @@ class TcpLink final : public Link {
 
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
     if (writable && stream_.open()) note(stream_.flush());
-    if (readable && stream_.open() && !error_) {
+    if (readable && stream_.open() && !error_ && !closed_) {
       Adapter sink{*this, events};
       int rc = stream_.read(sink, kReadBudgetBytes);
-      more_ = !stream_.drained();
+      more_ = rc == 0 && !stream_.drained();
       if (rc == FrameStream::kClosed) {
         closed_ = true;
       } else if (rc == FrameStream::kBadFrame) {
