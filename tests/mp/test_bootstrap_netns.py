@@ -169,7 +169,7 @@ def test_case_12_15_17_discovery_avoids_traps_and_uses_what_is_common() -> None:
             for end in ("dead0", "deadend"):
                 hosts.ip(rank, f"link set {end} up")
         start_s = time.monotonic()
-        found, logs = hosts.start("10.99.0.1", SECRET)
+        found, logs = hosts.start("10.99.0.1", {**SECRET, "init_timeout_s": 4.0})
         assert time.monotonic() - start_s < 7
         assert found[0]["links"] == {
             "mgmt": ("10.99.0.1", "10.99.0.2", "mgmt"),

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r2ccl.bootstrap.agree import check_agreed
 from r2ccl.bootstrap.base import MAX_TAG_BYTES, Bootstrap, Deadline, SingleBootstrap, check_value, name_ranks
 from r2ccl.bootstrap.gathers import Gathers
+from r2ccl.bootstrap.mesh import connect_mesh
 from r2ccl.bootstrap.wire import (
     HEAD,
     GatherRequest,
@@ -21,7 +23,9 @@ from r2ccl.bootstrap.wire import (
     parse_head,
     parse_result,
 )
+from r2ccl.config import Config
 from r2ccl.errors import BootstrapError, InvalidArgument, Timeout
+from r2ccl.topology.discover import describe_self
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -125,3 +129,13 @@ def test_case_24_a_rank_that_leaves_fails_only_the_steps_that_need_it() -> None:
     ((ranks, kind, body),) = gathers.add(0, request("next"))
     assert (ranks, kind) == ([0], Kind.LOST)
     assert "rank 1 of 3 left before this step: rank 1 closed its connection" in body.decode()
+
+
+def test_a_mesh_of_one_rank_is_empty() -> None:
+    boot, config = SingleBootstrap(b"k"), Config()
+    me = describe_self(config, 0)
+    check_agreed(boot, config)
+    mesh = connect_mesh(boot, config, me, [me], Deadline(5))
+    assert (mesh.oob, mesh.links, mesh.shm, mesh.missing) == ({}, [], {}, [])
+    mesh.close()
+    mesh.close()
