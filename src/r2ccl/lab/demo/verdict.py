@@ -1,0 +1,100 @@
+"""What the two runs prove, and the lines that say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .settings import Settings
+from .trial import Trial
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a demonstration. Times in ms; those of steps are medians, of the rank that took longest.
+
+    equal: the weights of all ranks of both runs are the same, bit for bit.
+    replayed: chunks sent again in the disturbed run, of all ranks. repair_ms: the longest repair, from a suspicion to
+    the arrival of the last replayed chunk. noticed_ms: from the cut to the first suspicion.
+    hit_step: the step in whose all_reduce chunks were replayed. in_call: that call was under way when the NIC was cut.
+    """
+
+    equal: bool
+    sha256: str
+    replayed: int
+    repair_ms: float
+    noticed_ms: float | None
+    hit_step: int | None
+    in_call: bool
+    replayed_in_call: int
+    accuracy: float
+    before_ms: float
+    during_ms: float
+    after_ms: float
+    calm_ms: float
+
+    @property
+    def passed(self) -> bool:
+        """Equal weights, and a repair that had something to repair."""
+        return self.equal and self.replayed > 0
+
+
+def judge(settings: Settings, calm: Trial, disturbed: Trial) -> Verdict:
+    """Compares the two runs."""
+    sums = {report["sha256"] for trial in (calm, disturbed) for report in trial.reports}
+    repairs = [e["value"] for report in disturbed.reports for e in report["events"] if e["kind"] == "REPAIRED"]
+    hit = next((step for step in range(settings.steps) if disturbed.replayed_in(step)), None)
+    cut, suspicions = disturbed.cut, disturbed.suspicions_s()
+    struck = settings.cut_step if hit is None else hit
+    begin_s, end_s = disturbed.reduce_span_s(struck)
+    return Verdict(
+        equal=len(sums) == 1,
+        sha256=disturbed.reports[0]["sha256"],
+        replayed=sum(report["stats"]["replayed_chunks"] for report in disturbed.reports),
+        repair_ms=max(repairs, default=0) * 1e-6,
+        noticed_ms=(suspicions[0] - cut.acted_s) * 1e3 if cut is not None and cut.exact and suspicions else None,
+        hit_step=hit,
+        in_call=cut is not None and hit is not None and begin_s <= cut.acted_s <= end_s,
+        replayed_in_call=disturbed.replayed_in(struck),
+        accuracy=disturbed.reports[0]["accuracy"],
+        before_ms=disturbed.usual_step_s(range(1, struck)) * 1e3 if struck > 1 else disturbed.step_s(0) * 1e3,
+        during_ms=disturbed.step_s(struck) * 1e3,
+        after_ms=disturbed.usual_step_s(range(min(struck + 1, settings.steps - 1), settings.steps)) * 1e3,
+        calm_ms=calm.usual_step_s(range(1, settings.steps)) * 1e3,
+    )
+
+
+def lines(settings: Settings, verdict: Verdict, calm: Trial, disturbed: Trial) -> list[str]:
+    """The outcome for people. ``bitwise equal:`` and ``repair:`` begin the two lines that matter."""
+    cut = disturbed.cut
+    where = f"host {settings.cut_host} rail {settings.cut_rail}"
+    told = [f"cut: {settings.fault} of {where}"]
+    if cut is None:
+        told[0] = f"cut: {settings.fault} of {where} was not noticed"
+    elif verdict.in_call and verdict.hit_step is not None:
+        begin_s, end_s = disturbed.reduce_span_s(verdict.hit_step)
+        told[0] += (
+            f" {(cut.acted_s - begin_s) * 1e3:.0f} ms into the all_reduce of step {verdict.hit_step}, which took "
+            f"{(end_s - begin_s) * 1e3:.0f} ms and replayed {verdict.replayed_in_call} chunks"
+        )
+    else:
+        told[0] += "; the call that was repaired began later: the cut fell between two calls"
+    if verdict.noticed_ms is not None:
+        told.append(f"noticed: {verdict.noticed_ms:.0f} ms after the cut")
+    told += [
+        f"repair: {verdict.repair_ms:.1f} ms, replayed {verdict.replayed} chunks",
+        f"step time: {verdict.before_ms:.0f} ms before the cut, {verdict.during_ms:.0f} ms during, "
+        f"{verdict.after_ms:.0f} ms after (undisturbed run {verdict.calm_ms:.0f} ms)",
+        f"test accuracy: {verdict.accuracy:.1%} (loss {disturbed.steps[0][0].loss:.3f} at first, "
+        f"{disturbed.steps[0][-1].loss:.4f} at last)",
+        "MB sent per rail, undisturbed / disturbed run:",
+    ]
+    before, after = calm.nic_bytes(), disturbed.nic_bytes()
+    for host in range(settings.hosts):
+        cells = [
+            f"rail {r} {before[host, r][0] / 1e6:6.1f} / {after[host, r][0] / 1e6:6.1f}" for r in range(settings.rails)
+        ]
+        told.append(f"  host {host}: {'   '.join(cells)}")
+    told.append(f"bitwise equal: {'yes' if verdict.equal else 'no'}")
+    if verdict.equal:
+        told.append(f"weights of all {settings.size} ranks of both runs: SHA-256 {verdict.sha256}")
+    return told
