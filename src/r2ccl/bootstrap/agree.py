@@ -13,10 +13,10 @@ from .base import Bootstrap, Deadline
 def check_agreed(boot: Bootstrap, config: Config, deadline: Deadline | None = None) -> None:
     """Raise ``Mismatch`` on every rank when a field of ``Config.agreed()`` differs, naming it, the values and the rank.
 
-    The deadline is ``Config.init_timeout_s`` from now unless one is given.
+    The deadline is ``Config.init_timeout_s`` from now unless one is given. Meant as the first step of a start.
     """
     own = json.dumps(config.agreed(), sort_keys=True).encode()
-    answers = boot.all_gather("settings", own, deadline or Deadline(config.init_timeout_s))
+    answers = boot.all_gather("init", own, deadline or Deadline(config.init_timeout_s))
     first = _parsed(answers[0], 0)
     for rank, answer in enumerate(answers):
         other = _parsed(answer, rank)
