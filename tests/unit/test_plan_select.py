@@ -142,8 +142,11 @@ def test_formulas_against_counted_traffic(number: int, local: int) -> None:
         net = max(max(both) for both in between_hosts(plans, hosts, elements))
         assert 0.6 * net <= load.net <= 2.1 * net, (collective, algorithm.name)
         moved = [traffic(plan, elements) for plan in plans]
-        work = max(t.total_sent + t.total_received + (REDUCE_WORK - 1) * t.reduced for t in moved)
-        assert 0.9 * work <= load.sent + load.received + REDUCE_WORK * load.reduced <= 2.1 * work, algorithm.name
+        works = [t.total_sent + t.total_received + (REDUCE_WORK - 1) * t.reduced for t in moved]
+        work = max(works)
+        assert 0.9 * work <= load.work <= 2.1 * work, algorithm.name
+        hosts_work = [sum(works[r] for r in host) for host in hosts]
+        assert 0.7 * max(hosts_work) <= (load.host_work or local * load.work) <= 2.1 * max(hosts_work), algorithm.name
 
 
 def test_shape_refuses_what_cannot_be() -> None:

@@ -29,6 +29,7 @@ class Load:
     net: most bytes that a host sends or receives. sent, received, reduced: bytes that the busiest rank handles.
     messages, net_messages: of the busiest rank, beyond one a step, inside its host and to others. fill: steps that a
     chunk needs to reach the last rank of a pipeline. pipelined: chunks overlap, so wire and copying do too.
+    host_work: bytes that all ranks of the busiest host handle together, where not all have the same to do.
     """
 
     steps: Steps
@@ -40,6 +41,12 @@ class Load:
     net_messages: float = 0
     fill: float = 0
     pipelined: bool = True
+    host_work: float = 0
+
+    @property
+    def work(self) -> float:
+        """Bytes that the busiest rank handles, a reduced one counting ``REDUCE_WORK``."""
+        return self.sent + self.received + REDUCE_WORK * self.reduced
 
 
 class Model:
@@ -60,14 +67,14 @@ class Model:
     def us(self, load: Load) -> float:
         """Microseconds of a load."""
         s = self.shape
-        per_byte = self.L / (min(self.L, s.cores) * s.shm_gbs * 1e3)
+        cores = min(self.L, s.cores)
         wire = load.net / (s.weakest_gbs * 1e3)
-        work = (load.sent + load.received + REDUCE_WORK * load.reduced) * per_byte
+        work = max(load.work, (load.host_work or self.L * load.work) / cores) / (s.shm_gbs * 1e3)
         number = load.steps.net + load.steps.shm
         move = max(wire, work) if load.pipelined else wire + work
         chunk = min(s.chunk_bytes, self.D)
         idle = load.fill if load.pipelined else number  # waits of one chunk, with nothing else to do meanwhile
-        fill = idle * chunk * (1 / (s.weakest_gbs * 1e3) if self.wires else 2 * per_byte)
+        fill = idle * chunk * (1 / (s.weakest_gbs * 1e3) if self.wires else 2 / (s.shm_gbs * 1e3))
         steps = load.steps.net * s.alpha_net_us + load.steps.shm * s.alpha_shm_us
         each = load.messages * s.overhead_shm_us + load.net_messages * s.overhead_net_us
         return steps + each + move + fill

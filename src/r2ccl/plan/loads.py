@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .cost import Load, Model, Steps, circulant_net, floor_log2
+from .cost import REDUCE_WORK, Load, Model, Steps, circulant_net, floor_log2
 
 
 def exchange(m: Model) -> Load:
@@ -131,14 +131,20 @@ def root_direct(m: Model, reduces: bool) -> Load:
 
 def rooted_blocks_direct(m: Model) -> Load:
     """Gather or scatter: the root deals with everybody itself."""
-    return Load(m.steps(1), net=m.abroad * m.D, sent=m.share * m.D, messages=m.others.shm, net_messages=m.others.net)
+    moved = m.share * m.D
+    work = moved + (m.L - 1) / m.n * m.D
+    others = m.others
+    return Load(
+        m.steps(1), net=m.abroad * m.D, sent=moved, host_work=work, messages=others.shm, net_messages=others.net
+    )
 
 
 def rooted_blocks_binomial(m: Model) -> Load:
     """Gather or scatter through ceil(log2 n) levels; inner ranks copy what they pass on."""
     steps = Steps(m.net_rounds, m.rounds - m.net_rounds)
-    moved = 2 * m.share * m.D
-    return Load(steps, net=m.abroad * m.D, sent=moved, messages=2 * m.rounds, pipelined=False)
+    moved = m.share * m.D
+    work = moved + m.rounds * m.L / m.n * m.D / 2
+    return Load(steps, net=m.abroad * m.D, sent=moved, host_work=work, messages=2 * m.rounds, pipelined=False)
 
 
 def only_choice(m: Model) -> Load:
@@ -177,7 +183,10 @@ def _root(
     fill: float = 0,
 ) -> Load:
     """``busy``: what the busiest rank takes in (reduce) or gives out (broadcast); ``through``: what it passes on."""
+    taken = (m.L if m.wires else m.L - 1) * m.D  # by the ranks of one host together; so much is given, too
+    given = max(busy, taken)
     load = Load(steps, net=net, messages=messages, net_messages=net_messages, fill=fill)
     if reduces:
-        return replace(load, net=net * m.w, sent=through * m.w, reduced=busy)
-    return replace(load, sent=busy, received=through)
+        work = given * REDUCE_WORK + taken * m.w
+        return replace(load, net=net * m.w, sent=through * m.w, reduced=busy, host_work=work)
+    return replace(load, sent=busy, received=through, host_work=given + taken)
