@@ -1,4 +1,5 @@
-// Plain records shared with the structured dtypes of src/r2ccl/plan/ir.py. Sizes and offsets are asserted on both sides.
+// Plain records shared with the structured dtypes of src/r2ccl/plan/ir.py. Sizes and offsets are asserted on both
+// sides.
 #ifndef R2CCL_PLAN_H
 #define R2CCL_PLAN_H
 

@@ -11,15 +11,15 @@
 #include "r2ccl/plan.h"
 
 // name, number, Python class. The one list of status codes; a test compares it with r2ccl/errors.py.
-#define R2CCL_STATUS_LIST(X)               \
-  X(OK, 0, "")                             \
-  X(IN_PROGRESS, 1, "")                    \
+#define R2CCL_STATUS_LIST(X)                \
+  X(OK, 0, "")                              \
+  X(IN_PROGRESS, 1, "")                     \
   X(INVALID_ARGUMENT, 2, "InvalidArgument") \
-  X(TIMEOUT, 3, "Timeout")                 \
-  X(PEER_LOST, 4, "PeerLost")              \
+  X(TIMEOUT, 3, "Timeout")                  \
+  X(PEER_LOST, 4, "PeerLost")               \
   X(PEER_UNREACHABLE, 5, "PeerUnreachable") \
-  X(ABORTED, 6, "Aborted")                 \
-  X(MISMATCH, 7, "Mismatch")               \
+  X(ABORTED, 6, "Aborted")                  \
+  X(MISMATCH, 7, "Mismatch")                \
   X(INTERNAL, 8, "InternalError")
 
 #ifdef __cplusplus
@@ -81,11 +81,11 @@ typedef struct r2ccl_call_args {
   const r2ccl_plan* plan;
   const void* send;
   void* recv;
-  uint64_t count[2];            // elements of space 0 and 1
-  const uint64_t* cuts[2];      // optional: blocks + 1 element offsets, instead of the weights
-  uint64_t chunk_bytes;         // upper limit for this call, the same on all ranks
-  uint32_t avg_ranks;           // divisor of AVG, else 0
-  int32_t peer;                 // send and recv: the other rank; else -1
+  uint64_t count[2];        // elements of space 0 and 1
+  const uint64_t* cuts[2];  // optional: blocks + 1 element offsets, instead of the weights
+  uint64_t chunk_bytes;     // upper limit for this call, the same on all ranks
+  uint32_t avg_ranks;       // divisor of AVG, else 0
+  int32_t peer;             // send and recv: the other rank; else -1
 } r2ccl_call_args;
 
 typedef struct r2ccl_event {
@@ -127,7 +127,8 @@ R2CCL_API void r2ccl_plan_destroy(r2ccl_plan*);
 
 // Submits a call; *ticket names it. Returns OK or the error the engine is in.
 R2CCL_API int32_t r2ccl_submit(r2ccl_engine*, const r2ccl_call_args*, int32_t will_wait, uint64_t* ticket);
-// Drives progress or sleeps until the call is done or slice_ns passed (then IN_PROGRESS). A final status frees the ticket.
+// Drives progress or sleeps until the call is done or slice_ns passed (then IN_PROGRESS). A final status frees the
+// ticket.
 R2CCL_API int32_t r2ccl_wait(r2ccl_engine*, uint64_t ticket, uint64_t slice_ns, uint32_t* replayed);
 R2CCL_API int32_t r2ccl_test(r2ccl_engine*, uint64_t ticket);
 // Nobody will wait for the ticket: it is freed when the call is done.

@@ -82,9 +82,7 @@ def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:
         raise BootstrapError(f"a rank sent a malformed number of processors: {error}") from None
 
 
-def _connect(
-    engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config
-) -> None:
+def _connect(engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config) -> None:
     """Hands every descriptor to the engine. Links of a pair come in the same order at both ends."""
     for rail in me.rails:
         engine.add_rail(rail.index, rail.name, 0 if rail.is_loopback else rail.ifindex, float(rail.speed_mbps or 1))

@@ -88,7 +88,9 @@ class Communicator:
 
         send, recv: the same shape and dtype on all ranks. recv=None or recv=send: in place.
         """
-        return self._run(Collective.ALL_REDUCE, send, send if recv is None else recv, op, -1, stream, async_op, timeout_s)
+        return self._run(
+            Collective.ALL_REDUCE, send, send if recv is None else recv, op, -1, stream, async_op, timeout_s
+        )
 
     def reduce(
         self,
@@ -170,7 +172,9 @@ class Communicator:
         """recv (size x count) on rank ``root`` = all sends (count), by rank. recv is ignored elsewhere."""
         at_root = self._root(root)
         if at_root and recv is None:
-            raise InvalidArgument(f"recv is None at the root (rank {root}): it must hold {self.size} blocks of send's size")
+            raise InvalidArgument(
+                f"recv is None at the root (rank {root}): it must hold {self.size} blocks of send's size"
+            )
         return self._run(
             Collective.GATHER, send, recv if at_root else None, ReduceOp.SUM, root, stream, async_op, timeout_s
         )
@@ -214,7 +218,17 @@ class Communicator:
         self._fits("send", send, int(counts[self.rank]), False)
         self._fits("recv", recv, int(cuts[-1]), True)
         return self._run_given(
-            Collective.ALL_GATHER, send, recv, ReduceOp.SUM, cuts, None, int(cuts[self.rank]), False, stream, async_op, timeout_s
+            Collective.ALL_GATHER,
+            send,
+            recv,
+            ReduceOp.SUM,
+            cuts,
+            None,
+            int(cuts[self.rank]),
+            False,
+            stream,
+            async_op,
+            timeout_s,
         )
 
     def reduce_scatter_v(
@@ -233,7 +247,17 @@ class Communicator:
         self._fits("send", send, int(cuts[-1]), False)
         self._fits("recv", recv, int(counts[self.rank]), True)
         return self._run_given(
-            Collective.REDUCE_SCATTER, send, recv, op, cuts, None, int(cuts[self.rank]), True, stream, async_op, timeout_s
+            Collective.REDUCE_SCATTER,
+            send,
+            recv,
+            op,
+            cuts,
+            None,
+            int(cuts[self.rank]),
+            True,
+            stream,
+            async_op,
+            timeout_s,
         )
 
     def all_to_all_v(
@@ -320,7 +344,7 @@ class Communicator:
         """Counters since the start: calls, chunks sent and received, ``replayed_chunks``, ``repairs``, ``repair_ms``
         (sum), ``staging_bytes`` in use; ``rails``: bytes per rail; ``links``: per peer and rail; ``hosts``."""
         counters: dict[str, Any] = self._engine.counters()
-        rails = [
+        rails: list[dict[str, Any]] = [
             {"name": r.name, "address": r.address, "state": "up", "tx_bytes": 0, "rx_bytes": 0, "replayed_bytes": 0}
             for r in self._rails
         ]
@@ -438,7 +462,9 @@ class Communicator:
             raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
         sent, received = as_buffer(send, False, "send"), as_buffer(recv, True, "recv")
         if sent[2] != received[2]:
-            raise InvalidArgument(f"send is {sent[2].name.lower()} and recv is {received[2].name.lower()}: they must be equal")
+            raise InvalidArgument(
+                f"send is {sent[2].name.lower()} and recv is {received[2].name.lower()}: they must be equal"
+            )
         whole, own = (sent, received) if own_is_recv else (received, sent)
         in_place = recv_cuts is None and own[0] == whole[0] + own_first * own[2].itemsize and own[1] > 0
         if not in_place:

@@ -131,8 +131,8 @@ int32_t r2ccl_host_reduce(void* dst, const void* a, const void* b, uint64_t coun
   const auto type = static_cast<r2ccl::DType>(dtype);
   const auto reduce_op = static_cast<r2ccl::ReduceOp>(op);
   if (!r2ccl::reducible(type, reduce_op)) return R2CCL_INVALID_ARGUMENT;
-  r2ccl::host_device().reduce({dst, (wide & 1) != 0}, {a, (wide & 2) != 0}, {b, (wide & 4) != 0}, count, type, reduce_op,
-                              avg_ranks);
+  r2ccl::host_device().reduce({dst, (wide & 1) != 0}, {a, (wide & 2) != 0}, {b, (wide & 4) != 0}, count, type,
+                              reduce_op, avg_ranks);
   return R2CCL_OK;
 }
 

@@ -3,7 +3,7 @@
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 import time
@@ -379,7 +379,6 @@ cdef class Engine:
         cdef bint in_place = False
         cdef int32_t dtype
         cdef uint32_t itemsize
-        cdef bint at_root = root == self.rank
         memset(&s, 0, sizeof(s))
         memset(&r, 0, sizeof(r))
         if send is not None:
@@ -479,7 +478,8 @@ cdef class Engine:
                | <uint64_t>(<uint32_t>(root if peer < 0 else peer) + 1) << 28)
         entry = self.plans.get(key)
         if entry is None:
-            entry = self.planner(collective, dtype, op, (<uint64_t>1 << bits) >> 1, root, in_place, cuts0 is not None, peer)
+            entry = self.planner(
+                collective, dtype, op, (<uint64_t>1 << bits) >> 1, root, in_place, cuts0 is not None, peer)
             self.plans[key] = entry
         memset(&a, 0, sizeof(a))
         a.info.count = count0 if cuts0 is None else 0

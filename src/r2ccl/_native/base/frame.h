@@ -10,16 +10,17 @@ inline constexpr uint32_t kFrameMagic = 0x43324652u;  // "RF2C"
 inline constexpr uint8_t kLaneP2p = 255;              // the lane of send and recv; collectives use the ones below
 
 enum class FrameKind : uint8_t {
-  kData = 1,      // a chunk
-  kAck = 2,       // payload: ChunkId per chunk that arrived; `freed` is the credit of `lane`
-  kCredit = 3,    // `freed` of `lane`, when a chunk was applied some time after it arrived
-  kPing = 4,      // `token` comes back in a kPong, over the same path
+  kData = 1,    // a chunk
+  kAck = 2,     // payload: ChunkId per chunk that arrived; `freed` is the credit of `lane`
+  kCredit = 3,  // `freed` of `lane`, when a chunk was applied some time after it arrived
+  kPing = 4,    // `token` comes back in a kPong, over the same path
   kPong = 5,
   kNotice = 6,    // "I take link (rail = message, generation = chunk) for dead"; payload: ChunkIds still unconfirmed
   kReply = 7,     // answer to a notice: payload: one byte per ChunkId, 1 = arrived
   kAlarm = 8,     // "somebody's call `call` differs"; payload: r2ccl_call_info of the sender's own call, if it has one
   kLost = 9,      // "rank `message` is gone"
-  kGoodbye = 10,  // the sender closes; it has finished collectives below `call` and receives below `message`; flags 1: after an error
+  kGoodbye = 10,  // the sender closes; it has finished collectives below `call` and receives below `message`; flags 1:
+                  // after an error
   kWake = 12,     // something lies in shared memory for a process that sleeps
   kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
 };

@@ -19,8 +19,8 @@ struct OpRun {
   uint64_t elements = 0;
   uint32_t chunks = 0;
   uint32_t done = 0;
-  uint32_t cursor = 0;          // SEND, COPY, REDUCE: next chunk to do
-  uint32_t dst_size = 0;        // bytes of an element, as stored and as sent
+  uint32_t cursor = 0;    // SEND, COPY, REDUCE: next chunk to do
+  uint32_t dst_size = 0;  // bytes of an element, as stored and as sent
   uint32_t src_size = 0;
   uint32_t wire_size = 0;
   bool dst_wide = false, src_wide = false, wire_wide = false;

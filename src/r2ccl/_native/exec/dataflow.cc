@@ -343,15 +343,14 @@ Engine::Fate Engine::classify(Peer& peer, const FrameHeader& h, Target* target) 
     return Fate::kRefuse;
   }
   const int32_t at = call->plan->position(peer.rank);
-  const int32_t op =
-      at < 0 ? -1 : call->plan->receiver(at, call->p2p() ? 0 : h.lane, h.message & (kMaxMessages - 1));
+  const int32_t op = at < 0 ? -1 : call->plan->receiver(at, call->p2p() ? 0 : h.lane, h.message & (kMaxMessages - 1));
   if (op < 0) return Fate::kRefuse;
   OpRun& run = call->ops[op];
   if (h.chunk >= run.chunks || h.bytes != call->chunk_length(run, h.chunk) * run.wire_size) {
-    fail(Status::MISMATCH, "rank " + std::to_string(peer.rank) + " sent " + std::to_string(h.bytes) +
-                               " bytes where this rank expects " +
-                               std::to_string(h.chunk < run.chunks ? call->chunk_length(run, h.chunk) * run.wire_size : 0) +
-                               ": the counts or the settings of the two ranks differ");
+    fail(Status::MISMATCH,
+         "rank " + std::to_string(peer.rank) + " sent " + std::to_string(h.bytes) + " bytes where this rank expects " +
+             std::to_string(h.chunk < run.chunks ? call->chunk_length(run, h.chunk) * run.wire_size : 0) +
+             ": the counts or the settings of the two ranks differ");
     return Fate::kRefuse;
   }
   *target = {call, static_cast<uint32_t>(op), h.chunk};
@@ -528,8 +527,8 @@ void Engine::deliver_early(Peer& peer, Call& call) {
   for (Slot** link = &peer.early; *link;) {
     Slot* slot = *link;
     const FrameHeader& h = slot->header;
-    const bool ours = (h.lane == kLaneP2p) == call.p2p() && h.call == call.sequence &&
-                      (!call.p2p() || !call.plan->receives.empty());
+    const bool ours =
+        (h.lane == kLaneP2p) == call.p2p() && h.call == call.sequence && (!call.p2p() || !call.plan->receives.empty());
     if (!ours) {
       link = &slot->next;
       continue;

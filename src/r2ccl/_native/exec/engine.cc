@@ -69,8 +69,7 @@ void Engine::add_link(std::unique_ptr<Link> link) {
     any_memory_link_ = true;
     if (memory_peers_.empty() || memory_peers_.back() != &peer) memory_peers_.push_back(&peer);
   }
-  peer.links.push_back(
-      std::make_unique<LinkSlot>(std::move(link), settings_.stall_floor_ns, settings_.stall_factor));
+  peer.links.push_back(std::make_unique<LinkSlot>(std::move(link), settings_.stall_floor_ns, settings_.stall_factor));
   peer.failover.add_link();
 }
 
@@ -150,7 +149,8 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   call->peer = args.peer;
   call->send = args.send;
   call->recv = args.recv;
-  call->chunk_bytes = std::min<uint64_t>(args.chunk_bytes ? args.chunk_bytes : settings_.chunk_bytes, settings_.chunk_bytes);
+  call->chunk_bytes =
+      std::min<uint64_t>(args.chunk_bytes ? args.chunk_bytes : settings_.chunk_bytes, settings_.chunk_bytes);
   for (int s = 0; s < 2; ++s) {
     call->count[s] = args.count[s];
     call->cuts[s].clear();
@@ -315,8 +315,9 @@ void Engine::run_thread() {
     const bool recent = monotonic_ns() - last_caller_ns_.load(std::memory_order_relaxed) < kCallerGraceNs;
     if (caller_drives_.load() || waiters_.load() > 0 || (recent && !kick_.load())) {
       std::unique_lock lock(wait_mutex_);
-      park_cv_.wait_for(lock, std::chrono::milliseconds(1),
-                        [this] { return stop_.load() || (kick_.load() && !caller_drives_.load() && waiters_.load() == 0); });
+      park_cv_.wait_for(lock, std::chrono::milliseconds(1), [this] {
+        return stop_.load() || (kick_.load() && !caller_drives_.load() && waiters_.load() == 0);
+      });
       continue;
     }
     std::unique_lock drive(drive_mutex_);

@@ -37,7 +37,7 @@ struct LinkSlot {
   std::unique_ptr<Link> link;
   StallDetector detector;
   Nanoseconds heard_ns = 0;
-  Nanoseconds ended_ns = 0;  // the peer ended it in good order; a goodbye should follow
+  Nanoseconds ended_ns = 0;   // the peer ended it in good order; a goodbye should follow
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
   uint64_t replayed_bytes = 0;
   // The chunk whose payload is being read into its place.
@@ -72,7 +72,7 @@ struct Peer final : ArrivedSet {
   std::array<bool, 256> credit_due{};
   std::vector<uint8_t> due_lanes;
   bool ack_queued = false;  // in Engine::ack_peers_
-  Slot* early = nullptr;  // frames of calls that have not begun here
+  Slot* early = nullptr;    // frames of calls that have not begun here
   uint64_t next_p2p_send = 0, next_p2p_recv = 0;
   std::vector<Call*> p2p;  // under way with this peer
   bool dirty = false;      // in Engine::dirty_peers_

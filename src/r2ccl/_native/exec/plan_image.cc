@@ -37,7 +37,8 @@ std::vector<PlanImage::MessageList> flatten(std::map<std::pair<int32_t, uint8_t>
   return out;
 }
 
-std::vector<PlanImage::Range> ranges(const std::vector<PlanImage::MessageList>& lists, const std::vector<int32_t>& peers) {
+std::vector<PlanImage::Range> ranges(const std::vector<PlanImage::MessageList>& lists,
+                                     const std::vector<int32_t>& peers) {
   std::vector<PlanImage::Range> out;
   uint32_t at = 0;
   for (int32_t peer : peers) {

@@ -33,9 +33,9 @@ struct PlanImage {
   std::vector<r2ccl_dep> dependents;      // later ops that wait for an op
   std::vector<uint32_t> message;          // of SEND and RECV ops: index in their list
 
-  std::vector<MessageList> sends, receives;     // sorted by (peer, lane)
-  std::vector<int32_t> peers;                   // ranks that the plan talks to, sorted
-  std::vector<Range> sends_of, receives_of;     // by position in `peers`
+  std::vector<MessageList> sends, receives;  // sorted by (peer, lane)
+  std::vector<int32_t> peers;                // ranks that the plan talks to, sorted
+  std::vector<Range> sends_of, receives_of;  // by position in `peers`
 
   // Position in `peers`, or -1.
   int32_t position(int32_t peer) const noexcept;

@@ -135,8 +135,8 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       break;
     case FrameKind::kReply: {
       const std::vector<uint8_t> arrived(payload, payload + h.bytes);
-      peer.failover.answer(h.message, h.chunk, arrived, [&](const Sent& sent) { acknowledged(peer, sent); },
-                           &peer.actions);
+      peer.failover.answer(
+          h.message, h.chunk, arrived, [&](const Sent& sent) { acknowledged(peer, sent); }, &peer.actions);
       peer.failover.close_repairs(now, &peer.actions);
       carry_out(peer);
       send_all_credits(peer);
@@ -207,7 +207,8 @@ void Engine::carry_out(Peer& peer) {
         fence(peer, a.link);
         peer.shares.lose(a.link);
         if (!settings_.failover)
-          fail(Status::PEER_UNREACHABLE, "a link to rank " + std::to_string(peer.rank) + " is lost, and failover is off");
+          fail(Status::PEER_UNREACHABLE,
+               "a link to rank " + std::to_string(peer.rank) + " is lost, and failover is off");
         break;
       case FailoverAction::kNotice: {
         const std::vector<ChunkId> ids = on_wire(a.ids);

@@ -10,10 +10,11 @@ namespace r2ccl {
 namespace {
 
 // The names of r2ccl/types.py, for messages.
-constexpr const char* kCollectives[] = {"all_reduce", "reduce",  "broadcast", "all_gather", "reduce_scatter", "all_to_all",
-                                        "gather",     "scatter", "send",      "recv",       "barrier"};
-constexpr const char* kTypes[] = {"bool",   "int8",     "uint8",    "int16",         "uint16",      "int32",
-                                  "uint32", "int64",    "uint64",   "float16",       "bfloat16",    "float32",
+constexpr const char* kCollectives[] = {"all_reduce",     "reduce",     "broadcast", "all_gather",
+                                        "reduce_scatter", "all_to_all", "gather",    "scatter",
+                                        "send",           "recv",       "barrier"};
+constexpr const char* kTypes[] = {"bool",    "int8",          "uint8",       "int16",     "uint16",    "int32",
+                                  "uint32",  "int64",         "uint64",      "float16",   "bfloat16",  "float32",
                                   "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"};
 constexpr const char* kOps[] = {"sum", "prod", "min", "max", "avg"};
 
@@ -166,8 +167,7 @@ void Engine::resolve_alarm(Nanoseconds, bool at_deadline) {
     if (it == groups.end()) it = groups.insert(groups.end(), {alarm_.infos[r], {}});
     it->second.push_back(r);
   }
-  std::stable_sort(groups.begin(), groups.end(),
-                   [](auto& a, auto& b) { return a.second.size() > b.second.size(); });
+  std::stable_sort(groups.begin(), groups.end(), [](auto& a, auto& b) { return a.second.size() > b.second.size(); });
   std::string text = "ranks disagree about collective call " + std::to_string(alarm_.sequence) + ": ";
   for (size_t g = groups.size(); g-- > 0;) {
     const auto& ranks = groups[g].second;

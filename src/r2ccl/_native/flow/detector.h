@@ -26,9 +26,7 @@ class StallDetector {
     moved_ns_ = now;
   }
 
-  Nanoseconds limit_ns() const noexcept {
-    return std::max(floor_ns_, static_cast<Nanoseconds>(factor_ * usual_ns_));
-  }
+  Nanoseconds limit_ns() const noexcept { return std::max(floor_ns_, static_cast<Nanoseconds>(factor_ * usual_ns_)); }
 
   // The reading of Link::progress is worth its system call.
   bool wants_progress(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {

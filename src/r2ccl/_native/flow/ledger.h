@@ -104,9 +104,7 @@ class SendLedger {
   uint32_t in_flight() const noexcept { return in_use_; }
   uint64_t bytes_on(uint32_t link) const noexcept { return lists_[link].bytes; }
   uint32_t count_on(uint32_t link) const noexcept { return lists_[link].count; }
-  Nanoseconds oldest_ns(uint32_t link) const noexcept {
-    return empty(link) ? 0 : pool_[lists_[link].head].posted_ns;
-  }
+  Nanoseconds oldest_ns(uint32_t link) const noexcept { return empty(link) ? 0 : pool_[lists_[link].head].posted_ns; }
 
   // Drops every entry (the engine failed); f is called with each.
   template <class F>

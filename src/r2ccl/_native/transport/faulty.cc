@@ -1,4 +1,5 @@
-// A link that fails on demand. The script (Config.fault_script, written by r2ccl.testing.FaultScript) has a fault a line:
+// A link that fails on demand. The script (Config.fault_script, written by r2ccl.testing.FaultScript) has a fault a
+// line:
 //   rail=1 peer=* kind=blackhole after_bytes=1000000
 //   rail=0 peer=2 kind=reset after_ms=500
 #include <errno.h>

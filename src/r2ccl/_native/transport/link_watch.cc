@@ -8,8 +8,7 @@
 
 namespace r2ccl {
 
-LinkWatch::LinkWatch() noexcept
-    : fd_(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE)) {
+LinkWatch::LinkWatch() noexcept : fd_(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE)) {
   if (fd_ < 0) return;
   sockaddr_nl address{};
   address.nl_family = AF_NETLINK;

@@ -1,7 +1,8 @@
 // The narrow interface between the executor and a way to move bytes. No policy lives behind it.
 //
 // A Link joins one local rail to one rail of one peer. The executor owns links and calls them from the thread that
-// drives progress; events come back on that thread, from `poll` and `on_ready`, never from `write`, `fence` or `control`.
+// drives progress; events come back on that thread, from `poll` and `on_ready`, never from `write`, `fence` or
+// `control`.
 #pragma once
 #include <cstdint>
 #include <memory>
