@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from r2ccl.perf.ops import OPS
-from r2ccl.testing.ranks import free_port
+from r2ccl.testing.placement import free_port
 
 PERF = [sys.executable, "-m", "r2ccl.perf.cli"]
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "R2CCL_LAB")

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -21,6 +20,9 @@ from typing import Any, TypeVar
 from ..config import Config
 from ..errors import InvalidArgument, R2cclError, Timeout
 from ._child import STACK_SIGNAL, Failure, Report, Task, child_main
+from .placement import free_port as free_port
+from .placement import host_of, variables_of
+from .placement import rail_addresses as rail_addresses
 
 T = TypeVar("T")
 ConfigOf = Config | Callable[[int], Config] | None
@@ -63,23 +65,6 @@ def run_ranks(
     """
     with RankGroup(fn, n, hosts=hosts, rails=rails, config=config, env=env, args=args, start_method=start_method) as g:
         return g.join(timeout_s=timeout_s, return_exceptions=return_exceptions)
-
-
-def host_of(rank: int, n: int, hosts: int) -> int:
-    """Index of the emulated host that a rank belongs to: consecutive ranks share a host."""
-    return rank * hosts // n
-
-
-def rail_addresses(rails: int) -> str:
-    """``Config.rails`` for emulated rails: one loopback address each."""
-    return ",".join(f"127.0.0.{i + 1}" for i in range(rails))
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 @dataclass
@@ -132,7 +117,7 @@ class RankGroup:
                     settings = settings or Config.from_env()
                     settings = settings.with_(rails=addresses, host_id=f"host{host_of(rank, n, hosts)}")
                 stacks = Path(self._folder.name) / f"rank{rank}.stacks"
-                variables = {**(env or {}), **_variables(rank, n, hosts, port)}
+                variables = {**(env or {}), **variables_of(rank, n, hosts, port)}
                 inbox, outbox = context.Pipe(duplex=False)
                 task = Task(rank, fn, args, settings, variables, str(stacks))
                 # The kernel's notice is bound to the thread that forks: only the main thread lasts as long as we do.
@@ -258,21 +243,6 @@ class RankGroup:
         for outcome in outcomes:
             if isinstance(outcome, RankError):
                 raise outcome
-
-
-def _variables(rank: int, n: int, hosts: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets, for a rank of an emulated host."""
-    host = host_of(rank, n, hosts)
-    neighbours = [r for r in range(n) if host_of(r, n, hosts) == host]
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(n),
-        "LOCAL_RANK": str(rank - neighbours[0]),
-        "LOCAL_WORLD_SIZE": str(len(neighbours)),
-        "GROUP_RANK": str(host),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
 
 
 def _how_it_died(code: int | None) -> str:
