@@ -88,14 +88,29 @@ test-tsan: $(REQUIREMENTS) ## the C++ tests under ThreadSanitizer
 
 # ---------------------------------------------------------------------------------------------------- quality
 
-check: $(REQUIREMENTS) ## what a change must pass besides its tests: style, types, layers, spelling
+CHECKS := check-ruff check-types check-cython check-cpp check-layers check-spelling
+.PHONY: $(CHECKS)
+
+check: $(CHECKS) ## what a change must pass besides its tests: style, types, layers, spelling (make -k: all at once)
+
+check-ruff: $(REQUIREMENTS)
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
+
+check-types: $(REQUIREMENTS)
 	$(BIN)/mypy
+
+check-cython: $(REQUIREMENTS)
 	$(if $(CYTHON_FILES),$(BIN)/cython-lint $(CYTHON_FILES))
+
+check-cpp: $(REQUIREMENTS)
 	$(if $(CPP_FILES),$(BIN)/clang-format --dry-run -Werror $(CPP_FILES))
+
+check-layers: $(REQUIREMENTS)
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check_includes.py
+
+check-spelling: $(REQUIREMENTS)
 	$(BIN)/codespell
 
 format: $(REQUIREMENTS) ## rewrite the sources in the project's style
