@@ -58,7 +58,7 @@ class Perceptron:
     def __init__(self, width: int, seed: int) -> None:
         shapes = [(64, width), (width,), (width, width), (width,), (width, 10), (10,)]
         count = sum(int(np.prod(shape)) for shape in shapes)
-        self.weights, self.gradient, self._velocity = (np.zeros(count, np.float32) for _ in range(3))
+        self.weights, self.gradient, self._velocity = (np.full(count, 0, np.float32) for _ in range(3))
         self._w, self._g = _views(self.weights, shapes), _views(self.gradient, shapes)
         random = np.random.default_rng(seed)
         for matrix in self._w[::2]:

@@ -18,7 +18,7 @@ ENV = {
     "R2CCL_TIMEOUT_S": "30",
     "R2CCL_INIT_TIMEOUT_S": "30",
 }
-AIM = 0.4
+AIM = 0.5
 """The cut is to fall at this part of the all_reduce."""
 TAIL = 1500
 """Characters of a failed rank's standard error to show."""

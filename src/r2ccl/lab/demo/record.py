@@ -13,7 +13,7 @@ import numpy as np
 import r2ccl
 
 from .settings import Settings
-from .trial import Trial
+from .trial import Step, Trial
 from .verdict import Verdict
 
 
@@ -45,20 +45,8 @@ def _trial(trial: Trial) -> dict[str, Any]:
             "exact": cut.exact,
             "evidence": cut.evidence,
         },
-        "steps": [
-            [
-                [
-                    round(s.begin_s - start_s, 6),
-                    round(s.reduce_s - start_s, 6),
-                    round(s.end_s - start_s, 6),
-                    s.loss,
-                    s.replayed,
-                ]
-                for s in steps
-            ]
-            for steps in trial.steps
-        ],
-        "step_fields": ["begin_s", "reduce_s", "end_s", "loss", "replayed"],
+        "steps": [[_step(step, start_s) for step in steps] for steps in trial.steps],
+        "step_fields": ["begin_s", "reduce_s", "end_s", "done_s", "loss", "replayed"],
         "samples": [
             {
                 "at_s": round(s.at_s - start_s, 6),
@@ -68,3 +56,8 @@ def _trial(trial: Trial) -> dict[str, Any]:
         ],
         "ranks": trial.reports,
     }
+
+
+def _step(step: Step, start_s: float) -> list[float]:
+    times_s = step.begin_s, step.reduce_s, step.end_s, step.done_s
+    return [*(round(t - start_s, 6) for t in times_s), step.loss, step.replayed]

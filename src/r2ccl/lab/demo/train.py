@@ -22,7 +22,7 @@ import r2ccl
 
 from .model import Digits, Perceptron
 
-_RATE, _MOMENTUM = 0.05, 0.9
+_RATE, _MOMENTUM = 0.03, 0.9
 
 
 def marker(step: int) -> str:
@@ -48,6 +48,7 @@ def train(comm: r2ccl.Communicator, options: argparse.Namespace) -> None:
             work = comm.all_reduce(model.gradient, op=r2ccl.ReduceOp.AVG)
             end_s = time.monotonic()
             model.descend(_RATE, _MOMENTUM)
+            done_s = time.monotonic()
             rails = [[rail["tx_bytes"], rail["rx_bytes"]] for rail in comm.stats()["rails"]]
             line = {
                 "step": step,
@@ -55,6 +56,7 @@ def train(comm: r2ccl.Communicator, options: argparse.Namespace) -> None:
                 "begin_s": begin_s,
                 "reduce_s": reduce_s,
                 "end_s": end_s,
+                "done_s": done_s,
                 "replayed": work.replayed,
                 "rails": rails,
             }

@@ -21,13 +21,17 @@ class DemoError(R2cclError):
 
 @dataclass(frozen=True)
 class Step:
-    """One step of one rank. ``rails``: bytes (sent, received) since the start over each of the rank's rails."""
+    """One step of one rank: begun, all_reduce begun, all_reduce ended, weights updated.
+
+    ``rails``: bytes (sent, received) since the start over each of the rank's rails.
+    """
 
     step: int
     loss: float
     begin_s: float
     reduce_s: float
     end_s: float
+    done_s: float
     replayed: int
     rails: tuple[tuple[int, int], ...]
 
@@ -70,11 +74,15 @@ class Trial:
 
     def step_s(self, step: int) -> float:
         """Duration of a step, of the rank that took longest."""
-        return max(s[step].end_s - s[step].begin_s for s in self.steps)
+        return max(s[step].done_s - s[step].begin_s for s in self.steps)
 
     def reduce_span_s(self, step: int) -> tuple[float, float]:
         """From when all ranks are in the all_reduce of a step to when the first has left it."""
         return max(s[step].reduce_s for s in self.steps), min(s[step].end_s for s in self.steps)
+
+    def losses(self) -> list[float]:
+        """Loss of every step, the mean over the ranks."""
+        return [sum(s.loss for s in step) / len(step) for step in zip(*self.steps, strict=True)]
 
     def replayed_in(self, step: int) -> int:
         """Chunks that the all_reduce of a step sent again, of all ranks."""

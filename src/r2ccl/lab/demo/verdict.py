@@ -43,7 +43,7 @@ def judge(settings: Settings, calm: Trial, disturbed: Trial) -> Verdict:
     sums = {report["sha256"] for trial in (calm, disturbed) for report in trial.reports}
     repairs = [e["value"] for report in disturbed.reports for e in report["events"] if e["kind"] == "REPAIRED"]
     hit = next((step for step in range(settings.steps) if disturbed.replayed_in(step)), None)
-    cut, suspicions = disturbed.cut, disturbed.suspicions_s()
+    cut = disturbed.cut
     struck = settings.cut_step if hit is None else hit
     begin_s, end_s = disturbed.reduce_span_s(struck)
     return Verdict(
@@ -51,7 +51,7 @@ def judge(settings: Settings, calm: Trial, disturbed: Trial) -> Verdict:
         sha256=disturbed.reports[0]["sha256"],
         replayed=sum(report["stats"]["replayed_chunks"] for report in disturbed.reports),
         repair_ms=max(repairs, default=0) * 1e-6,
-        noticed_ms=(suspicions[0] - cut.acted_s) * 1e3 if cut is not None and cut.exact and suspicions else None,
+        noticed_ms=_noticed_ms(disturbed),
         hit_step=hit,
         in_call=cut is not None and hit is not None and begin_s <= cut.acted_s <= end_s,
         replayed_in_call=disturbed.replayed_in(struck),
@@ -63,9 +63,21 @@ def judge(settings: Settings, calm: Trial, disturbed: Trial) -> Verdict:
     )
 
 
+def _noticed_ms(trial: Trial) -> float | None:
+    """From the cut to the first suspicion after it; None where the time of the cut is not known by itself."""
+    cut = trial.cut
+    if cut is None or not cut.exact:
+        return None
+    after = [at_s for at_s in trial.suspicions_s() if at_s >= cut.called_s]
+    if not after:
+        return None
+    # The kernel may tell the ranks of a lost carrier before it tells who took it away.
+    return (after[0] - (cut.acted_s if after[0] >= cut.acted_s else cut.called_s)) * 1e3
+
+
 def lines(settings: Settings, verdict: Verdict, calm: Trial, disturbed: Trial) -> list[str]:
     """The outcome for people. ``bitwise equal:`` and ``repair:`` begin the two lines that matter."""
-    cut = disturbed.cut
+    cut, losses = disturbed.cut, disturbed.losses()
     where = f"host {settings.cut_host} rail {settings.cut_rail}"
     told = [f"cut: {settings.fault} of {where}"]
     if cut is None:
@@ -73,8 +85,8 @@ def lines(settings: Settings, verdict: Verdict, calm: Trial, disturbed: Trial) -
     elif verdict.in_call and verdict.hit_step is not None:
         begin_s, end_s = disturbed.reduce_span_s(verdict.hit_step)
         told[0] += (
-            f" {(cut.acted_s - begin_s) * 1e3:.0f} ms into the all_reduce of step {verdict.hit_step}, which took "
-            f"{(end_s - begin_s) * 1e3:.0f} ms and replayed {verdict.replayed_in_call} chunks"
+            f"{'' if cut.exact else ', noticed'} {(cut.acted_s - begin_s) * 1e3:.0f} ms into the all_reduce of step "
+            f"{verdict.hit_step}, which took {(end_s - begin_s) * 1e3:.0f} ms and replayed {verdict.replayed_in_call} chunks"
         )
     else:
         told[0] += "; the call that was repaired began later: the cut fell between two calls"
@@ -84,8 +96,7 @@ def lines(settings: Settings, verdict: Verdict, calm: Trial, disturbed: Trial) -
         f"repair: {verdict.repair_ms:.1f} ms, replayed {verdict.replayed} chunks",
         f"step time: {verdict.before_ms:.0f} ms before the cut, {verdict.during_ms:.0f} ms during, "
         f"{verdict.after_ms:.0f} ms after (undisturbed run {verdict.calm_ms:.0f} ms)",
-        f"test accuracy: {verdict.accuracy:.1%} (loss {disturbed.steps[0][0].loss:.3f} at first, "
-        f"{disturbed.steps[0][-1].loss:.4f} at last)",
+        f"test accuracy: {verdict.accuracy:.1%} (loss {losses[0]:.3f} at first, {losses[-1]:.4f} at last)",
         "MB sent per rail, undisturbed / disturbed run:",
     ]
     before, after = calm.nic_bytes(), disturbed.nic_bytes()

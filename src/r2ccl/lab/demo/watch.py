@@ -35,6 +35,7 @@ class Watch:
         self.cut: Place | None = None
         self._name, self._settings, self._logs, self._meter = name, settings, logs, meter
         self._said = 0
+        self._drawn = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="r2ccl-demo-watch", daemon=True)
 
@@ -50,9 +51,12 @@ class Watch:
         self._thread.join()
         if error is None:
             self._sample()
+            if not self._drawn:
+                self._say(at_end=True)
 
     def _run(self) -> None:
         live = _live(self) if sys.stdout.isatty() else None
+        self._drawn = live is not None
         if live is not None:
             live.start()
         try:
@@ -70,9 +74,10 @@ class Watch:
         self._logs.read()
         self.samples.append(Sample(time.monotonic(), self._meter()))
 
-    def _say(self) -> None:
+    def _say(self, *, at_end: bool = False) -> None:
         done = self._logs.steps[0]
-        if len(done) >= self._said + max(1, self._settings.steps // _LINES_PER_RUN):
+        every = max(1, self._settings.steps // _LINES_PER_RUN)
+        if len(done) >= self._said + (1 if at_end else every):
             self._said = len(done)
             print(f"{self._name}: {self.progress()}", flush=True)
 
@@ -82,7 +87,7 @@ class Watch:
         if not done:
             return "starting"
         last = done[-1]
-        took_ms = (last.end_s - last.begin_s) * 1e3
+        took_ms = (last.done_s - last.begin_s) * 1e3
         return f"step {len(done)} of {self._settings.steps}, loss {last.loss:.4f}, {took_ms:.0f} ms a step"
 
     def rates(self, place: Place) -> list[float]:
