@@ -113,13 +113,14 @@ typedef struct r2ccl_link_stats {
 R2CCL_API const char* r2ccl_status_name(int32_t status);
 
 R2CCL_API r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings);
+// Functions that return int32_t return a r2ccl_status.
 // Rails and links are added before r2ccl_engine_start; the engine takes ownership of the descriptors.
-R2CCL_API void r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name, uint32_t ifindex, double weight);
-R2CCL_API void r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
+R2CCL_API int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name, uint32_t ifindex, double weight);
+R2CCL_API int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
 R2CCL_API int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower);
-R2CCL_API void r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t same_host);
+R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t same_host);
 // How chunks for a peer divide over its links: (links + 1) x links fractions, healthy, then after the loss of each.
-R2CCL_API void r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
+R2CCL_API int32_t r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
 R2CCL_API int32_t r2ccl_engine_start(r2ccl_engine*);
 
 R2CCL_API r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc* desc, int32_t size);

@@ -1,6 +1,6 @@
 // The C ABI over the engine. No exception leaves it (rule 7): out of memory ends the call with INTERNAL.
+#include <algorithm>
 #include <cstring>
-#include <new>
 #include <string>
 
 #include "base/status.h"
@@ -13,6 +13,26 @@ using r2ccl::PlanImage;
 namespace {
 
 Engine* of(r2ccl_engine* e) { return reinterpret_cast<Engine*>(e); }
+
+// What f returns; where it throws (out of memory), the fallback.
+template <class F, class R>
+auto guarded(F&& f, R fallback) noexcept -> decltype(f()) {
+  try {
+    return f();
+  } catch (...) {
+    return fallback;
+  }
+}
+
+template <class F>
+int32_t guarded_status(F&& f) noexcept {
+  try {
+    f();
+    return R2CCL_OK;
+  } catch (...) {
+    return R2CCL_INTERNAL;
+  }
+}
 
 size_t copy_text(const std::string& text, char* buffer, size_t size) {
   const size_t n = text.size() < size ? text.size() : size;
@@ -37,92 +57,85 @@ const char* r2ccl_status_name(int32_t status) {
 }
 
 r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings) {
-  try {
-    return reinterpret_cast<r2ccl_engine*>(new Engine(*settings));
-  } catch (...) {
-    return nullptr;
-  }
+  return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings)); }, nullptr);
 }
 
-void r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_t ifindex, double weight) {
-  of(e)->add_rail(rail, name, ifindex, weight);
+int32_t r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_t ifindex, double weight) {
+  return guarded_status([&] { of(e)->add_rail(rail, name, ifindex, weight); });
 }
 
-void r2ccl_add_tcp_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
-  const auto limit = static_cast<uint32_t>(of(e)->settings().chunk_bytes);
-  of(e)->add_link(r2ccl::make_tcp_link(peer, rail, fd, limit < 65536 ? 65536 : limit));
+int32_t r2ccl_add_tcp_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
+  return guarded_status([&] {
+    const auto limit = static_cast<uint32_t>(std::max<uint64_t>(of(e)->settings().chunk_bytes, 64 << 10));
+    of(e)->add_link(r2ccl::make_tcp_link(peer, rail, fd, limit));
+  });
 }
 
 int32_t r2ccl_add_shm_link(r2ccl_engine* e, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower) {
-  auto link = r2ccl::make_shm_link(peer, memfd, ring_bytes, lower != 0);
-  if (!link) return R2CCL_INTERNAL;
-  of(e)->add_link(std::move(link));
-  return R2CCL_OK;
+  bool mapped = false;
+  const int32_t status = guarded_status([&] {
+    auto link = r2ccl::make_shm_link(peer, memfd, ring_bytes, lower != 0);
+    mapped = link != nullptr;
+    if (mapped) of(e)->add_link(std::move(link));
+  });
+  return mapped ? status : R2CCL_INTERNAL;
 }
 
-void r2ccl_add_control(r2ccl_engine* e, int32_t peer, int fd, int32_t same_host) {
-  of(e)->add_control(peer, fd, same_host != 0);
+int32_t r2ccl_add_control(r2ccl_engine* e, int32_t peer, int fd, int32_t same_host) {
+  return guarded_status([&] { of(e)->add_control(peer, fd, same_host != 0); });
 }
 
-void r2ccl_set_shares(r2ccl_engine* e, int32_t peer, const double* rows, uint32_t links) {
-  of(e)->set_shares(peer, rows, links);
+int32_t r2ccl_set_shares(r2ccl_engine* e, int32_t peer, const double* rows, uint32_t links) {
+  return guarded_status([&] { of(e)->set_shares(peer, rows, links); });
 }
 
 int32_t r2ccl_engine_start(r2ccl_engine* e) {
-  try {
-    return static_cast<int32_t>(of(e)->start());
-  } catch (...) {
-    return R2CCL_INTERNAL;
-  }
+  return guarded([&] { return static_cast<int32_t>(of(e)->start()); }, R2CCL_INTERNAL);
 }
 
 r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc* desc, int32_t size) {
-  try {
-    return reinterpret_cast<r2ccl_plan*>(PlanImage::create(*desc, size).release());
-  } catch (...) {
-    return nullptr;
-  }
+  return guarded([&] { return reinterpret_cast<r2ccl_plan*>(PlanImage::create(*desc, size).release()); }, nullptr);
 }
 
 void r2ccl_plan_destroy(r2ccl_plan* plan) { delete reinterpret_cast<PlanImage*>(plan); }
 
 int32_t r2ccl_submit(r2ccl_engine* e, const r2ccl_call_args* args, int32_t will_wait, uint64_t* ticket) {
-  try {
-    return static_cast<int32_t>(of(e)->submit(*args, will_wait != 0, ticket));
-  } catch (...) {
-    return R2CCL_INTERNAL;
-  }
+  const r2ccl_settings& s = of(e)->settings();
+  if (args->peer >= s.size || args->peer == s.rank) return R2CCL_INVALID_ARGUMENT;
+  return guarded([&] { return static_cast<int32_t>(of(e)->submit(*args, will_wait != 0, ticket)); }, R2CCL_INTERNAL);
 }
 
 int32_t r2ccl_wait(r2ccl_engine* e, uint64_t ticket, uint64_t slice_ns, uint32_t* replayed) {
-  try {
-    return static_cast<int32_t>(of(e)->wait(ticket, slice_ns, replayed));
-  } catch (...) {
-    return R2CCL_INTERNAL;
-  }
+  return guarded([&] { return static_cast<int32_t>(of(e)->wait(ticket, slice_ns, replayed)); }, R2CCL_INTERNAL);
 }
 
 int32_t r2ccl_test(r2ccl_engine* e, uint64_t ticket) { return static_cast<int32_t>(of(e)->test(ticket)); }
-void r2ccl_detach(r2ccl_engine* e, uint64_t ticket) { of(e)->detach(ticket); }
+void r2ccl_detach(r2ccl_engine* e, uint64_t ticket) {
+  guarded_status([&] { of(e)->detach(ticket); });
+}
 
 size_t r2ccl_error_text(r2ccl_engine* e, char* buffer, size_t size) {
-  return copy_text(of(e)->error_text(), buffer, size);
+  return guarded([&] { return copy_text(of(e)->error_text(), buffer, size); }, size_t{0});
 }
 size_t r2ccl_describe(r2ccl_engine* e, uint64_t ticket, char* buffer, size_t size) {
-  return copy_text(of(e)->describe(ticket), buffer, size);
+  return guarded([&] { return copy_text(of(e)->describe(ticket), buffer, size); }, size_t{0});
 }
 int32_t r2ccl_engine_status(r2ccl_engine* e) { return static_cast<int32_t>(of(e)->status()); }
-void r2ccl_abort(r2ccl_engine* e, const char* reason) { of(e)->abort(reason ? reason : ""); }
-void r2ccl_counters_read(r2ccl_engine* e, r2ccl_counters* out) { of(e)->counters(out); }
+void r2ccl_abort(r2ccl_engine* e, const char* reason) {
+  guarded_status([&] { of(e)->abort(reason ? reason : ""); });
+}
+void r2ccl_counters_read(r2ccl_engine* e, r2ccl_counters* out) {
+  guarded_status([&] { of(e)->counters(out); });
+}
 uint32_t r2ccl_links_read(r2ccl_engine* e, r2ccl_link_stats* out, uint32_t capacity) {
-  return of(e)->links(out, capacity);
+  return guarded([&] { return of(e)->links(out, capacity); }, uint32_t{0});
 }
 uint32_t r2ccl_events_read(r2ccl_engine* e, r2ccl_event* out, uint32_t capacity) {
   return of(e)->events().take(out, capacity);
 }
 
 void r2ccl_engine_destroy(r2ccl_engine* e, uint64_t linger_ns) {
-  of(e)->close(linger_ns);
+  guarded_status([&] { of(e)->close(linger_ns); });
   delete of(e);
 }
 

@@ -79,11 +79,11 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
 
     const char* r2ccl_status_name(int32_t)
     r2ccl_engine* r2ccl_engine_create(const r2ccl_settings*)
-    void r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, double)
-    void r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
+    int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, double)
+    int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
     int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t, int, uint64_t, int32_t)
-    void r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
-    void r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
+    int32_t r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
+    int32_t r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
     int32_t r2ccl_engine_start(r2ccl_engine*)
     r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc*, int32_t)
     void r2ccl_plan_destroy(r2ccl_plan*)
@@ -349,22 +349,22 @@ cdef class Engine:
     # -- before start --------------------------------------------------------------------------------------------
 
     def add_rail(self, int index, str name, int ifindex, double weight):
-        r2ccl_add_rail(self.handle(), index, name.encode(), ifindex, weight)
+        made(r2ccl_add_rail(self.handle(), index, name.encode(), ifindex, weight))
 
     def add_tcp_link(self, int peer, int rail, int fd):
-        r2ccl_add_tcp_link(self.handle(), peer, rail, fd)
+        made(r2ccl_add_tcp_link(self.handle(), peer, rail, fd))
 
     def add_shm_link(self, int peer, int memfd, uint64_t ring_bytes):
         if r2ccl_add_shm_link(self.handle(), peer, memfd, ring_bytes, self.rank < peer) != R2CCL_OK:
             raise errors.InternalError(f"cannot map the shared memory of rank {peer}")
 
     def add_control(self, int peer, int fd, bint same_host):
-        r2ccl_add_control(self.handle(), peer, fd, same_host)
+        made(r2ccl_add_control(self.handle(), peer, fd, same_host))
 
     def set_shares(self, int peer, rows):
         """rows: (links + 1) x links float64, see ``plan.shares``."""
         cdef const double[::1] flat = rows.reshape(-1)
-        r2ccl_set_shares(self.handle(), peer, &flat[0], rows.shape[1])
+        made(r2ccl_set_shares(self.handle(), peer, &flat[0], rows.shape[1]))
 
     def start(self):
         if r2ccl_engine_start(self.handle()) != R2CCL_OK:
@@ -565,7 +565,7 @@ cdef class Engine:
         if self.core != NULL:
             n = r2ccl_error_text(self.core, text, TEXT)
         message = text[:n].decode("utf-8", "replace")
-        raise STATUS[r2ccl_status_name(status).decode()](message or "no further information")
+        raise STATUS[r2ccl_status_name(status).decode()](message or "the plan does not fit the counts, or there is no memory for the call")
 
     def describe(self, uint64_t ticket):
         cdef char text[TEXT]
@@ -666,6 +666,12 @@ cdef int check_reducible(int32_t dtype, int op) except -1:
         able = ", ".join(o.name for o in ReduceOp if not NOT_REDUCIBLE[dtype] >> <int>o & 1)
         raise errors.InvalidArgument(
             f"op = {ReduceOp(op).name} has no meaning for {DType(dtype).name.lower()} arrays: use one of {able}")
+    return 0
+
+
+cdef int made(int32_t status) except -1:
+    if status != R2CCL_OK:
+        raise MemoryError("r2ccl: no memory for a connection")
     return 0
 
 

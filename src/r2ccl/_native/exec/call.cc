@@ -68,7 +68,9 @@ bool Call::bind(Device& device) {
     }
     if (op.kind != R2CCL_RECV) {
       run.src = locate(op.src_buf, op.src, &start);
-      run.elements = part_start(plan->space_of(op.src_buf), op.src + op.parts) - start;
+      const uint64_t elements = part_start(plan->space_of(op.src_buf), op.src + op.parts) - start;
+      if (op.kind != R2CCL_SEND && elements != run.elements) return false;
+      run.elements = elements;
       run.src_wide = widens && op.src_buf == R2CCL_BUF_SCRATCH;
       run.src_size = size[op.src_buf];
     }
@@ -76,6 +78,10 @@ bool Call::bind(Device& device) {
     run.wire_size = run.wire_wide ? wide : narrow;
     run.chunks = static_cast<uint32_t>(std::max<uint64_t>(1, (run.elements + chunk_elements - 1) / chunk_elements));
     total_chunks += run.chunks;
+    for (uint32_t k = 0; k < op.dep_count; ++k) {
+      const r2ccl_dep& dep = plan->deps[op.dep_first + k];
+      if (!dep.whole && ops[dep.op].chunks != run.chunks) return false;
+    }
   }
   states.assign(total_chunks, ChunkState::kEmpty);
   ChunkState* at = states.data();

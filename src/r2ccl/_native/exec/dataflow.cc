@@ -30,9 +30,13 @@ void Engine::start_call(Call& call) {
   for (size_t p = 0; p < plan.peers.size(); ++p) {
     Peer& peer = *peers_[plan.peers[p]];
     if (plan.sends_of[p].begin != plan.sends_of[p].end) mark_dirty(peer);
-    if (peer.early) deliver_early(peer, call);
-    if (status() != Status::OK) return;
   }
+  // Of every peer: one that this plan does not expect to hear from makes another call.
+  if (early_frames_ > 0)
+    for (auto& peer : peers_) {
+      if (peer && peer->early) deliver_early(*peer, call);
+      if (status() != Status::OK) return;
+    }
   if (plan.ops.empty()) finishing_.push_back(&call);  // else the last chunk sees to it
 }
 
@@ -57,7 +61,7 @@ void Engine::finish(Call& call, Status status) {
     else
       call.status.store(static_cast<int32_t>(status), std::memory_order_release);
   }
-  if (waiters_.load(std::memory_order_relaxed) || status != Status::OK) notify_done();
+  if (sleepers_.load(std::memory_order_relaxed) || status != Status::OK) notify_done();
 }
 
 void Engine::mark_dirty(Peer& peer) {
@@ -186,8 +190,11 @@ void Engine::pump(Peer& peer) {
   for (bool more = true; more && !peer.blocked;) {
     more = false;
     if (current_ && pump_call(peer, *current_, &waits)) more = true;
+    // Sends one after the other: a later one must not hold the credits that an earlier one needs.
     for (size_t i = 0; i < peer.p2p.size() && !peer.blocked; ++i) {
+      if (peer.p2p[i]->plan->sends.empty()) continue;
       if (pump_call(peer, *peer.p2p[i], &waits)) more = true;
+      if (peer.p2p[i]->send_cursor[0] == 0) break;
     }
   }
   if (waits) peer.blocked = true;
@@ -206,6 +213,8 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
   if (at < 0) return false;
   bool any = false;
   const uint32_t quota = call.p2p() ? window_ : std::max(1u, window_ / plan.lanes);
+  // What earlier calls with other lanes left may come on top, up to the staging that the peer has.
+  const uint32_t total = call.p2p() ? window_ : 2 * window_;
   const PlanImage::Range range = plan.sends_of[at];
   for (uint32_t s = range.begin; s < range.end; ++s) {
     const auto& list = plan.sends[s];
@@ -216,10 +225,14 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
     const uint32_t chunk = run.cursor;
     if (!call.may_run(op, chunk)) continue;
     const uint8_t lane = call.lane_of(plan.ops[op]);
-    if (peer.sent[lane] - peer.credit[lane] >= quota) {
+    auto full = [&] {
+      const uint32_t own = peer.sent[lane] - peer.credit[lane];
+      return own >= quota || (own > 0 && lane != kLaneP2p && peer.outstanding >= total);
+    };
+    if (full()) {
       uint32_t freed;
       if (!peer.links.empty() && peer.links[0]->link->read_credit(lane, &freed)) note_credit(peer, lane, freed);
-      if (peer.sent[lane] - peer.credit[lane] >= quota) {
+      if (full()) {
         *waits = true;
         continue;
       }
@@ -269,6 +282,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk) {
     return false;
   }
   ++peer.sent[lane];
+  if (lane != kLaneP2p) ++peer.outstanding;
   ++counters_.chunks_sent;
   if (confirmed) {
     run.state[chunk] = ChunkState::kLanding;  // posted
@@ -447,6 +461,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     landing_slot->header = h;
     landing_slot->next = peer.early;
     peer.early = landing_slot;
+    ++early_frames_;
     note_arrival(peer, slot, h);
     return;
   }
@@ -534,6 +549,7 @@ void Engine::deliver_early(Peer& peer, Call& call) {
       continue;
     }
     *link = slot->next;
+    --early_frames_;
     Target t;
     const Fate fate = classify(peer, h, &t);
     if (status() != Status::OK) return;

@@ -20,6 +20,8 @@ constexpr Nanoseconds kTickNs = kMillisecond;
 // How long the engine's thread keeps out of the way after a caller has driven.
 constexpr Nanoseconds kCallerGraceNs = kMillisecond;
 constexpr Nanoseconds kThreadSpinNs = 50'000;
+// So that the names of all chunks in flight on a link fit one control frame (2 x window x 16 bytes).
+constexpr uint64_t kMaxWindow = 400;
 constexpr uint32_t kSpinsBeforeYield = 64;
 constexpr int kIdleSleepMs = 100, kBusySleepMs = 2;
 constexpr uint32_t kMemoryOnlyPollInterval = 64, kTickPolls = 64;
@@ -35,13 +37,15 @@ Engine::Engine(const r2ccl_settings& settings)
     : settings_(settings),
       script_(settings.fault_script ? settings.fault_script : ""),
       device_(host_device()),
-      window_(static_cast<uint32_t>(std::max<uint64_t>(2, settings.staging_bytes / (3 * settings.chunk_bytes)))) {
+      window_(static_cast<uint32_t>(
+          std::clamp<uint64_t>(settings.staging_bytes / (3 * settings.chunk_bytes), 2, kMaxWindow))) {
   settings_.fault_script = nullptr;
   peers_.resize(static_cast<size_t>(settings.size));
   for (int32_t r = 0; r < settings.size; ++r) {
     if (r == settings.rank) continue;
-    // Window: of the lanes of one call, of what earlier calls left, and of send and recv.
-    peers_[r] = std::make_unique<Peer>(*this, r, device_, settings.chunk_bytes, 3 * window_, settings.eager_bytes);
+    // The collectives' lanes have two windows together, and one chunk each; send and recv have one window.
+    peers_[r] =
+        std::make_unique<Peer>(*this, r, device_, settings.chunk_bytes, 3 * window_ + kLaneP2p, settings.eager_bytes);
   }
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -59,7 +63,7 @@ void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, double 
 }
 
 void Engine::add_link(std::unique_ptr<Link> link) {
-  link = make_faulty_link(std::move(link), script_);
+  if (!link->lossless()) link = make_faulty_link(std::move(link), script_);
   Peer& peer = *peers_[link->peer()];
   link->index = static_cast<uint32_t>(peer.links.size());
   polled_.push_back(link.get());
@@ -160,6 +164,7 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   call->started = call->detached = false;
   call->replayed = 0;
   if (!call->bind(device_)) {
+    call->release(device_);
     recycle(call);
     return Status::INTERNAL;
   }
@@ -218,45 +223,25 @@ void Engine::detach(uint64_t ticket) {
 Status Engine::wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed) {
   Call* call = reinterpret_cast<Call*>(ticket);
   auto done = [call] { return call->status.load(std::memory_order_acquire) != R2CCL_IN_PROGRESS; };
-  const Nanoseconds begin = monotonic_ns(), deadline = begin + slice_ns;
+  const Nanoseconds deadline = monotonic_ns() + slice_ns;
   while (!done()) {
-    if (waiters_.fetch_add(1) == 0 || !caller_drives_.load()) {
+    if (!caller_drives_.exchange(true, std::memory_order_seq_cst)) {
       // The engine's thread gives way when it sees a waiter.
+      waiters_.fetch_add(1);
       drive_mutex_.lock();
       waiters_.fetch_sub(1);
-      enter_drive();
-      Nanoseconds idle_since = begin;
-      uint32_t spins = 0, yields = 0;
-      while (!done()) {
-        if (progress()) {
-          idle_since = 0;
-          spins = 0;
-          continue;
-        }
-        // A short spin first; then the processor is offered to whoever else wants it (the peer, perhaps, on a machine
-        // with fewer processors than ranks), and at last the caller sleeps.
-        if (++spins < kSpinsBeforeYield && !settings_.yield_when_spinning) {
-          cpu_relax();
-          continue;
-        }
-        spins = kSpinsBeforeYield;
-        sched_yield();
-        if (++yields % 4 != 0) continue;
-        const Nanoseconds now = monotonic_ns();
-        if (now >= deadline) break;
-        if (idle_since == 0) idle_since = now;
-        if (now - idle_since > settings_.spin_ns) {
-          sleep(deadline - now);
-          idle_since = monotonic_ns();
-        }
-      }
+      if (any_memory_link_)
+        for (Link* link : polled_) link->awake();
+      drive_until(*call, deadline);
       leave_drive();
       drive_mutex_.unlock();
-      if (waiters_.load()) notify_done();
+      if (sleepers_.load()) notify_done();
+      while (wanted_.load() && !done()) sched_yield();
     } else {
       std::unique_lock lock(wait_mutex_);
+      sleepers_.fetch_add(1);
       done_cv_.wait_for(lock, std::chrono::milliseconds(5), [&] { return done() || !caller_drives_.load(); });
-      waiters_.fetch_sub(1);
+      sleepers_.fetch_sub(1);
     }
     if (!done() && monotonic_ns() >= deadline) return Status::IN_PROGRESS;
   }
@@ -266,10 +251,33 @@ Status Engine::wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed) {
   return result;
 }
 
-void Engine::enter_drive() {
-  caller_drives_.store(true, std::memory_order_seq_cst);
-  if (any_memory_link_)
-    for (Link* link : polled_) link->awake();
+// Polls until the call is done, the deadline, or somebody else's need. A short spin first; then the processor is
+// offered to whoever else wants it (the peer, perhaps, on a machine with fewer processors than ranks); then it sleeps.
+void Engine::drive_until(const Call& call, Nanoseconds deadline) {
+  Nanoseconds idle_since = 0;
+  uint32_t spins = 0, rounds = 0;
+  while (call.status.load(std::memory_order_acquire) == R2CCL_IN_PROGRESS && !wanted_.load(std::memory_order_relaxed)) {
+    const bool busy = progress();
+    if (busy) {
+      idle_since = 0;
+      spins = 0;
+    } else if (++spins < kSpinsBeforeYield && !settings_.yield_when_spinning) {
+      cpu_relax();
+      continue;
+    } else {
+      spins = kSpinsBeforeYield;
+      sched_yield();
+    }
+    if (++rounds % (busy ? 64 : 4) != 0) continue;
+    const Nanoseconds now = monotonic_ns();
+    if (now >= deadline) return;
+    if (busy) continue;
+    if (idle_since == 0) idle_since = now;
+    if (now - idle_since > settings_.spin_ns) {
+      sleep(deadline - now);
+      idle_since = monotonic_ns();
+    }
+  }
 }
 
 void Engine::leave_drive() {
@@ -421,8 +429,7 @@ bool Engine::poll_descriptors(int timeout_ms) {
 // ---- end -----------------------------------------------------------------------------------------------------------
 
 void Engine::close(Nanoseconds linger_ns) {
-  if (closed_) return;
-  closed_ = true;
+  if (close_begun_.exchange(true)) return;
   if (thread_.joinable()) {
     // What was copied for eager sends may still be on its way: peers wait for it, we wait for them, bounded.
     const Nanoseconds deadline = monotonic_ns() + linger_ns;
@@ -438,6 +445,7 @@ void Engine::close(Nanoseconds linger_ns) {
     while (!quiet() && monotonic_ns() < deadline) ::usleep(200);
     {
       Drive drive(*this);
+      closed_ = true;
       if (status() == Status::OK) {
         send_all_acks();
         say_goodbye(0, {});

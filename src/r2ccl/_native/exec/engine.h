@@ -69,6 +69,7 @@ struct Peer final : ArrivedSet {
   SlotPool staging, retained;
   // By lane, counted modulo 2^32: chunks sent, chunks the peer has used up, chunks of the peer's used up here.
   std::array<uint32_t, 256> sent{}, credit{}, freed{};
+  uint32_t outstanding = 0;  // sent and not used up, over the lanes of collectives
   std::array<bool, 256> credit_due{};
   std::vector<uint8_t> due_lanes;
   bool ack_queued = false;  // in Engine::ack_peers_
@@ -136,7 +137,9 @@ class Engine final : LinkEvents, ControlEvents {
    public:
     explicit Drive(Engine& engine) : engine_(engine) {
       engine_.waiters_.fetch_add(1);
+      engine_.wanted_.fetch_add(1);
       engine_.drive_mutex_.lock();
+      engine_.wanted_.fetch_sub(1);
       engine_.waiters_.fetch_sub(1);
     }
     ~Drive() { engine_.drive_mutex_.unlock(); }
@@ -161,7 +164,7 @@ class Engine final : LinkEvents, ControlEvents {
   bool progress();
   bool poll_descriptors(int timeout_ms);
   bool sleep(Nanoseconds at_most_ns);
-  void enter_drive();
+  void drive_until(const Call& call, Nanoseconds deadline);
   void leave_drive();
   bool outstanding() const noexcept { return current_ || !queue_.empty() || p2p_active_ > 0; }
   void wake_thread();
@@ -253,7 +256,8 @@ class Engine final : LinkEvents, ControlEvents {
   std::mutex drive_mutex_;
   std::deque<Call*> queue_;
   Call* current_ = nullptr;
-  uint64_t finished_ = 0;  // collectives below this number are done
+  uint32_t early_frames_ = 0;  // of all peers
+  uint64_t finished_ = 0;      // collectives below this number are done
   uint32_t p2p_active_ = 0;
   std::vector<Peer*> dirty_peers_;
   std::vector<Call*> dirty_calls_;
@@ -268,13 +272,16 @@ class Engine final : LinkEvents, ControlEvents {
   // Waiting.
   std::mutex wait_mutex_;
   std::condition_variable done_cv_, park_cv_;
-  std::atomic<uint32_t> waiters_{0};
+  std::atomic<uint32_t> waiters_{0};   // want the lock, which the engine's thread shall leave
+  std::atomic<uint32_t> wanted_{0};    // of these, the ones that a driving caller leaves it to
+  std::atomic<uint32_t> sleepers_{0};  // wait for calls that somebody else drives
   std::atomic<bool> caller_drives_{false}, driver_sleeps_{false}, thread_sleeps_{false}, kick_{false};
   std::atomic<uint64_t> last_caller_ns_{0};
   std::atomic<int32_t> failed_{R2CCL_OK};
   std::string failure_;  // under wait_mutex_
   std::atomic<bool> stop_{false};
-  bool closed_ = false, ended_ = false;
+  std::atomic<bool> close_begun_{false};
+  bool closed_ = false, ended_ = false;  // under drive_mutex_
   std::thread thread_;
   EventLog events_;
 };

@@ -12,6 +12,13 @@ namespace {
 bool holds_together(const r2ccl_plan_desc& d, int32_t size) {
   if (d.lanes == 0 || d.lanes >= kLaneP2p || d.blocks == 0 || d.recv_space > 1 || !d.split[0] || !d.split[1])
     return false;
+  for (uint32_t b = 0; b < d.blocks; ++b)
+    if (d.weights[b + 1] < d.weights[b]) return false;
+  if (d.weights[0] != 0 || d.weights[d.blocks] == 0 || d.weights[d.blocks] > UINT32_MAX) return false;
+  for (uint32_t b = 0; b < 3; ++b) {
+    const uint64_t parts = uint64_t{d.blocks} * d.split[b == R2CCL_BUF_RECV ? d.recv_space : 0];
+    if (d.window[b][0] > d.window[b][1] || d.window[b][1] > parts) return false;
+  }
   for (uint32_t i = 0; i < d.op_count; ++i) {
     const r2ccl_op& op = d.ops[i];
     if (op.kind > R2CCL_REDUCE || op.lane >= d.lanes) return false;

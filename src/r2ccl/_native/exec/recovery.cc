@@ -17,7 +17,7 @@ constexpr Nanoseconds kGoodbyeGraceNs = 20 * kMillisecond;
 // A peer that closed is missed only if a call still needs it after this.
 constexpr Nanoseconds kClosedGraceNs = 200 * kMillisecond;
 constexpr Nanoseconds kQueryEveryNs = 50 * kMillisecond;
-constexpr size_t kMaxIdsPerFrame = 2048;
+constexpr size_t kMaxIdsPerFrame = 1000;
 
 std::vector<ChunkId> ids_of(const FrameHeader& h, const uint8_t* payload) {
   std::vector<ChunkId> ids(h.bytes / sizeof(ChunkId));
@@ -74,6 +74,7 @@ void Engine::note_credit(Peer& peer, uint8_t lane, uint32_t freed) {
   // Older than what is known, or more than was ever sent: not a credit.
   if (gain == 0 || gain > peer.sent[lane] - peer.credit[lane]) return;
   peer.credit[lane] = freed;
+  if (lane != kLaneP2p) peer.outstanding -= gain;
   if (peer.blocked) mark_dirty(peer);
 }
 
@@ -127,7 +128,8 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       break;
     }
     case FrameKind::kNotice:
-      if (h.message < peer.links.size() && peer.failover.usable(h.message))
+      if (h.message >= peer.links.size() || peer.links[h.message]->link->lossless()) break;
+      if (peer.failover.usable(h.message))
         event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[h.message]->link->rail()), kCausePeer, 0);
       peer.failover.notice(h.message, h.chunk, ids_of(h, payload), now, &peer.actions);
       carry_out(peer);
@@ -180,7 +182,11 @@ void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
 void Engine::broken(Link& link, int error) noexcept {
   Peer& peer = *peers_[link.peer()];
   LinkSlot& slot = *peer.links[link.index];
-  if (error == 0 && !peer.gone) {
+  if (peer.gone || peer.said_goodbye) {
+    fence(peer, link.index);
+    return;
+  }
+  if (error == 0) {
     if (slot.ended_ns == 0) slot.ended_ns = monotonic_ns();
     return;
   }
@@ -189,6 +195,10 @@ void Engine::broken(Link& link, int error) noexcept {
 
 void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause) {
   if (!peer.failover.usable(l) || status() != Status::OK || peer.gone || peer.said_goodbye) return;
+  if (peer.links[l]->link->lossless()) {
+    fail(Status::INTERNAL, "the shared memory with rank " + std::to_string(peer.rank) + " is corrupt");
+    return;
+  }
   event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, 0);
   peer.failover.suspect(l, monotonic_ns(), &peer.actions);
   carry_out(peer);

@@ -59,6 +59,8 @@ void Engine::say_goodbye(uint16_t status, const std::string& words) {
       std::lock_guard lock(submit_mutex_);
       receives = peer->next_p2p_recv;
     }
+    for (const Call* call : peer->p2p)  // those that are not done do not count
+      if (!call->plan->receives.empty()) receives = std::min(receives, call->sequence);
     const size_t n = std::min<size_t>(words.size(), 1000);
     peer->control->send({.kind = FrameKind::kGoodbye,
                          .flags = status,
@@ -81,6 +83,7 @@ void Engine::end_all() {
         peer->ledger.acknowledge(id, 0, &sent);
       }
       peer->dirty = peer->ack_queued = false;
+      peer->outstanding = 0;
     }
     dirty_peers_.clear();
     dirty_calls_.clear();

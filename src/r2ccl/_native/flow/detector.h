@@ -21,7 +21,8 @@ class StallDetector {
   // A chunk was acknowledged on the link. oldest_posted_ns: when that chunk was posted.
   void acknowledged(Nanoseconds now, Nanoseconds posted_ns) noexcept {
     const Nanoseconds from = std::max(posted_ns, moved_ns_);
-    const double gap = now > from ? static_cast<double>(now - from) : 0.0;
+    // Bounded: a pause of the whole machine says nothing about the link.
+    const double gap = now > from ? static_cast<double>(std::min(now - from, 8 * floor_ns_)) : 0.0;
     usual_ns_ += (gap - usual_ns_) / 8.0;
     moved_ns_ = now;
   }

@@ -1,6 +1,7 @@
 // Repair between two peers: suspect -> notice -> answer with what arrived -> roll back and replay -> fenced.
 // A state machine without socket, clock or thread: inputs come in, actions go out, in the order they must be done.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Failover {
     l.state = LinkState::kSuspect;
     l.since_ns = now;
     l.noticed_ns = now;
+    l.repeat_ns = kRepeatNs;
     l.ids.clear();
     ledger_.collect(link, &l.ids);
     out->push_back({.kind = FailoverAction::kFence, .link = link, .generation = l.generation});
@@ -67,7 +69,8 @@ class Failover {
   }
 
   // The peer takes the link for dead and asks which of `ids` arrived. Every copy of a notice is answered alike: after
-  // the fence nothing more can arrive over the link, so the answer is final.
+  // the fence nothing more can arrive over the link, so the answer is final. (It is worked out here, before the caller
+  // carries out the fence: nothing may be read from the link in between.)
   void notice(uint32_t link, uint32_t generation, const std::vector<ChunkId>& ids, Nanoseconds now,
               std::vector<FailoverAction>* out) {
     if (link >= links_.size() || generation != links_[link].generation) return;
@@ -111,13 +114,14 @@ class Failover {
   void tick(Nanoseconds now, std::vector<FailoverAction>* out) {
     for (uint32_t i = 0; i < links_.size(); ++i) {
       One& l = links_[i];
-      if (l.state != LinkState::kSuspect || now < l.noticed_ns + kRepeatNs) continue;
+      if (l.state != LinkState::kSuspect || now < l.noticed_ns + l.repeat_ns) continue;
       l.noticed_ns = now;
+      l.repeat_ns = std::min(2 * l.repeat_ns, kRepeatMostNs);
       out->push_back({.kind = FailoverAction::kNotice, .link = i, .generation = l.generation, .ids = l.ids});
     }
   }
 
-  static constexpr Nanoseconds kRepeatNs = 20'000'000;
+  static constexpr Nanoseconds kRepeatNs = 20'000'000, kRepeatMostNs = 1'000'000'000;
 
  private:
   struct One {
@@ -125,6 +129,7 @@ class Failover {
     uint32_t generation = 0;
     Nanoseconds since_ns = 0;
     Nanoseconds noticed_ns = 0;
+    Nanoseconds repeat_ns = kRepeatNs;
     std::vector<ChunkId> ids;
   };
   struct Repair {

@@ -37,7 +37,7 @@ class Shares {
 
   bool empty() const noexcept { return weights_.empty(); }
   uint32_t limit(uint32_t link) const noexcept { return limits_[link]; }
-  double weight(uint32_t link) const noexcept { return weights_[link]; }
+  double weight(uint32_t link) const noexcept { return std::max(weights_[link], 1e-9); }
 
  private:
   void use_row(size_t row) {
@@ -45,7 +45,8 @@ class Shares {
     double sum = 0;
     for (size_t j = 0; j < n; ++j) sum += down_[j] ? 0.0 : rows_[row * n + j];
     for (size_t j = 0; j < n; ++j) {
-      const double share = sum > 0 && !down_[j] ? rows_[row * n + j] / sum : 0.0;
+      // A row that gives the survivors nothing (backup rails of weight 0) is shared equally.
+      const double share = down_[j] ? 0.0 : sum > 0 ? rows_[row * n + j] / sum : 1.0 / static_cast<double>(n);
       // Twice the share: room for a link to pull more while another is slow.
       limits_[j] = share > 0 ? std::max(2u, static_cast<uint32_t>(std::ceil(2 * share * window_))) : 0;
     }

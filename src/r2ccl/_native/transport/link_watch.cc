@@ -1,5 +1,6 @@
 #include "transport/link_watch.h"
 
+#include <errno.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -27,6 +28,18 @@ void LinkWatch::read(const std::function<void(uint32_t, bool)>& changed) noexcep
   alignas(nlmsghdr) char buffer[16384];
   for (;;) {
     const ssize_t got = ::recv(fd_, buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got < 0 && errno == ENOBUFS) {  // events were lost: ask how all interfaces are
+      struct {
+        nlmsghdr header;
+        ifinfomsg info;
+      } ask{};
+      ask.header.nlmsg_len = sizeof ask;
+      ask.header.nlmsg_type = RTM_GETLINK;
+      ask.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+      ask.info.ifi_family = AF_UNSPEC;
+      if (::send(fd_, &ask, sizeof ask, MSG_DONTWAIT) < 0) return;
+      continue;
+    }
     if (got <= 0) return;
     auto left = static_cast<unsigned>(got);
     for (auto* h = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {

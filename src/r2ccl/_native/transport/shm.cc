@@ -89,12 +89,16 @@ class ShmLink final : public Link {
     if (fenced_) return false;
     const uint64_t tail = in_.header->tail.load(std::memory_order_acquire);
     if (tail == head_) return false;
+    if (tail - head_ > size_ || tail % kLine != 0) {
+      events.broken(*this, EPROTO_);
+      return true;
+    }
     int records = 0;
     while (head_ != tail && records < kRecordsPerPoll) {
       const uint64_t at = head_ % size_;
       FrameHeader h;
       std::memcpy(&h, in_.data + at, sizeof h);
-      if (h.magic == kWrap) {
+      if (h.magic == kWrap && size_ - at <= tail - head_) {
         head_ += size_ - at;
         continue;
       }
