@@ -55,7 +55,7 @@ def _throughput(figure: Any, settings: Settings, trial: Trial, emulated: bool) -
             axis.axvline(cut_s, color=_CUT, linewidth=1.2)
             if _fell_silent(trial, settings, host):
                 axis.annotate(
-                    f"rail {settings.cut_rail} idles: its links here lead to the dead NIC",
+                    f"rail {settings.cut_rail} idles: it would send to the dead NIC",
                     (cut_s, 0.06),
                     xytext=(6, 0),
                     xycoords=("data", "axes fraction"),
@@ -116,7 +116,7 @@ def _losses(figure: Any, settings: Settings, verdict: Verdict, calm: Trial, dist
     for axis in (upper, lower):
         axis.axvline(settings.cut_step if verdict.hit_step is None else verdict.hit_step, color=_CUT, linewidth=1.2)
         _tidy(axis)
-    facts = f"{verdict.replayed} chunks replayed, repaired in {verdict.repair_ms:.0f} ms; test accuracy {verdict.accuracy:.1%}"
+    facts = f"{verdict.replayed} chunks replayed in {verdict.repair_ms:.0f} ms; test accuracy {verdict.accuracy:.1%}"
     upper.set_title(facts, fontsize=9, color=_QUIET)
 
 

@@ -60,13 +60,13 @@ class Settings:
             parse_rate(self.rate)
         except ValueError as error:
             raise InvalidArgument(f"--rate: {error}") from None
-        if not kind_named(self.fault).cuts:
-            raise InvalidArgument(f"--fault {self.fault}: one that cuts: {', '.join(cutting_faults())}")
+        if kind_named(self.fault).name not in cutting_faults():
+            raise InvalidArgument(f"--fault {self.fault}: one that cuts a NIC: {', '.join(cutting_faults())}")
 
 
 def cutting_faults() -> list[str]:
-    """The kinds of faults that end a NIC's service."""
-    return [kind.name for kind in KINDS.values() if kind.cuts]
+    """The kinds of faults that end the service of one NIC; a switch would take one of every host."""
+    return [kind.name for kind in KINDS.values() if kind.cuts and kind.name != "switch"]
 
 
 def parse(argv: Sequence[str]) -> Settings:

@@ -76,6 +76,11 @@ class Trial:
         """Duration of a step, of the rank that took longest."""
         return max(s[step].done_s - s[step].begin_s for s in self.steps)
 
+    def call_hit(self, step: int) -> Step | None:
+        """The all_reduce of a step on a rank where it was under way at the cut and sent chunks again; None: on none."""
+        calls = [steps[step] for steps in self.steps if steps[step].replayed and self.cut is not None]
+        return next((c for c in calls if self.cut and c.reduce_s <= self.cut.acted_s <= c.end_s), None)
+
     def reduce_span_s(self, step: int) -> tuple[float, float]:
         """From when all ranks are in the all_reduce of a step to when the first has left it."""
         return max(s[step].reduce_s for s in self.steps), min(s[step].end_s for s in self.steps)

@@ -15,7 +15,8 @@ class Verdict:
     equal: the weights of all ranks of both runs are the same, bit for bit.
     replayed: chunks sent again in the disturbed run, of all ranks. repair_ms: the longest repair, from a suspicion to
     the arrival of the last replayed chunk. noticed_ms: from the cut to the first suspicion.
-    hit_step: the step in whose all_reduce chunks were replayed. in_call: that call was under way when the NIC was cut.
+    hit_step: the first step in whose all_reduce chunks were replayed. in_call: that very call was under way, on a rank
+    that replayed, when the NIC was cut.
     """
 
     equal: bool
@@ -43,9 +44,7 @@ def judge(settings: Settings, calm: Trial, disturbed: Trial) -> Verdict:
     sums = {report["sha256"] for trial in (calm, disturbed) for report in trial.reports}
     repairs = [e["value"] for report in disturbed.reports for e in report["events"] if e["kind"] == "REPAIRED"]
     hit = next((step for step in range(settings.steps) if disturbed.replayed_in(step)), None)
-    cut = disturbed.cut
     struck = settings.cut_step if hit is None else hit
-    begin_s, end_s = disturbed.reduce_span_s(struck)
     return Verdict(
         equal=len(sums) == 1,
         sha256=disturbed.reports[0]["sha256"],
@@ -53,7 +52,7 @@ def judge(settings: Settings, calm: Trial, disturbed: Trial) -> Verdict:
         repair_ms=max(repairs, default=0) * 1e-6,
         noticed_ms=_noticed_ms(disturbed),
         hit_step=hit,
-        in_call=cut is not None and hit is not None and begin_s <= cut.acted_s <= end_s,
+        in_call=disturbed.call_hit(struck) is not None,
         replayed_in_call=disturbed.replayed_in(struck),
         accuracy=disturbed.reports[0]["accuracy"],
         before_ms=disturbed.usual_step_s(range(1, struck)) * 1e3 if struck > 1 else disturbed.step_s(0) * 1e3,
@@ -80,16 +79,19 @@ def lines(settings: Settings, verdict: Verdict, calm: Trial, disturbed: Trial) -
     cut, losses = disturbed.cut, disturbed.losses()
     where = f"host {settings.cut_host} rail {settings.cut_rail}"
     told = [f"cut: {settings.fault} of {where}"]
+    call = disturbed.call_hit(verdict.hit_step) if verdict.hit_step is not None else None
     if cut is None:
-        told[0] = f"cut: {settings.fault} of {where} was not noticed"
-    elif verdict.in_call and verdict.hit_step is not None:
-        begin_s, end_s = disturbed.reduce_span_s(verdict.hit_step)
+        told[0] += " was not noticed"
+    elif call is not None:
         told[0] += (
-            f"{'' if cut.exact else ', noticed'} {(cut.acted_s - begin_s) * 1e3:.0f} ms into the all_reduce of step "
-            f"{verdict.hit_step}, which took {(end_s - begin_s) * 1e3:.0f} ms and replayed {verdict.replayed_in_call} chunks"
+            f"{'' if cut.exact else ', noticed'} {(cut.acted_s - call.reduce_s) * 1e3:.0f} ms into the all_reduce of step "
+            f"{call.step}, which took {(call.end_s - call.reduce_s) * 1e3:.0f} ms and replayed "
+            f"{verdict.replayed_in_call} chunks"
         )
+    elif verdict.hit_step is None:
+        told[0] += "; nothing had to be sent again"
     else:
-        told[0] += "; the call that was repaired began later: the cut fell between two calls"
+        told[0] += f"; not within the all_reduce of step {verdict.hit_step}, which replayed"
     if verdict.noticed_ms is not None:
         told.append(f"noticed: {verdict.noticed_ms:.0f} ms after the cut")
     told += [
