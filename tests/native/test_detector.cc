@@ -1,0 +1,120 @@
+// The stall rule under a clock of the test's own: each case is named by the rule that it states.
+#include "cases.h"
+#include "flow/detector.h"
+
+using namespace r2ccl;
+using Verdict = StallDetector::Verdict;
+
+namespace {
+constexpr Nanoseconds kMs = 1'000'000;
+constexpr Nanoseconds kFloor = 100 * kMs;
+constexpr Nanoseconds kStart = 1'000'000 * kMs;
+}  // namespace
+
+CASE(nothing_in_flight_is_never_suspicious) {
+  StallDetector d(kFloor, 4);
+  for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kFloor) CHECK(d.step(t, 0, t) == Verdict::kFine);
+}
+
+CASE(a_young_chunk_is_fine) {
+  StallDetector d(kFloor, 4);
+  CHECK(d.step(kStart + kFloor / 2 - 1, kStart, kStart) == Verdict::kFine);
+  CHECK(d.step(kStart, kStart, kStart) == Verdict::kFine);
+}
+
+CASE(the_peer_is_asked_at_half_the_limit_and_again_after_half_a_limit) {
+  StallDetector d(kFloor, 4);
+  int asked = 0;
+  for (Nanoseconds t = kStart; t <= kStart + 10 * kFloor; t += kMs) asked += d.step(t, kStart, 0) == Verdict::kAskPeer;
+  CHECK(asked >= 18 && asked <= 20);
+}
+
+CASE(silence_with_the_peer_heard_elsewhere_is_suspicious_at_the_limit) {
+  StallDetector d(kFloor, 4);
+  Nanoseconds heard = 0, suspected = 0;
+  for (Nanoseconds t = kStart; !suspected && t < kStart + 10 * kFloor; t += kMs) {
+    switch (d.step(t, kStart, heard)) {
+      case Verdict::kFine:
+        break;
+      case Verdict::kAskPeer:
+        heard = t + kMs;  // its answer
+        break;
+      case Verdict::kSuspect:
+        suspected = t;
+    }
+  }
+  CHECK(suspected >= kStart + kFloor && suspected <= kStart + 2 * kFloor);
+}
+
+CASE(a_peer_that_is_silent_everywhere_costs_no_link) {
+  StallDetector d(kFloor, 4);
+  for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kMs)
+    CHECK(d.step(t, kStart, kStart) != Verdict::kSuspect || t < kStart + 2 * kFloor);
+  StallDetector e(kFloor, 4);
+  for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kMs) CHECK(e.step(t, kStart, 0) != Verdict::kSuspect);
+}
+
+CASE(bytes_that_move_keep_a_slow_link_alive) {
+  StallDetector d(kFloor, 4);
+  uint64_t reading = 1;
+  for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kMs) {
+    if (d.wants_progress(t, kStart)) d.progress(t, ++reading);
+    CHECK(d.step(t, kStart, t) != Verdict::kSuspect);
+  }
+}
+
+CASE(a_reading_that_stands_still_is_no_progress) {
+  StallDetector d(kFloor, 4);
+  d.progress(kStart, 5);
+  bool suspected = false;
+  for (Nanoseconds t = kStart; t < kStart + 3 * kFloor; t += kMs) {
+    d.progress(t, 5);
+    suspected |= d.step(t, kStart, t) == Verdict::kSuspect;
+  }
+  CHECK(suspected);
+}
+
+CASE(the_reading_is_not_taken_while_all_is_well) {
+  StallDetector d(kFloor, 4);
+  CHECK(!d.wants_progress(kStart + kFloor / 4, kStart));
+  CHECK(d.wants_progress(kStart + kFloor / 4 + 1, kStart));
+  CHECK(!d.wants_progress(kStart + kFloor, 0));
+  CHECK(!d.wants_progress(kStart, kStart + 5));
+}
+
+CASE(a_link_that_is_usually_slow_gets_longer) {
+  StallDetector d(kFloor, 4);
+  Nanoseconds t = kStart;
+  for (int i = 0; i < 100; ++i) {
+    d.acknowledged(t + 80 * kMs, t);
+    t += 80 * kMs;
+  }
+  CHECK(d.limit_ns() > 310 * kMs && d.limit_ns() <= 320 * kMs);
+  CHECK(d.step(t + 300 * kMs, t, t + 300 * kMs) != Verdict::kSuspect);
+  CHECK(d.step(t + 321 * kMs, t, t + 321 * kMs) == Verdict::kSuspect);
+}
+
+CASE(the_limit_never_falls_below_the_floor) {
+  StallDetector d(kFloor, 4);
+  for (int i = 0; i < 100; ++i) d.acknowledged(kStart + static_cast<Nanoseconds>(i) * 1000, kStart);
+  CHECK(d.limit_ns() == kFloor);
+}
+
+CASE(an_acknowledgement_of_another_chunk_counts_as_a_sign_of_life) {
+  StallDetector d(kFloor, 4);
+  const Nanoseconds oldest = kStart;
+  for (Nanoseconds t = kStart; t < kStart + 20 * kFloor; t += kFloor / 4) {
+    d.acknowledged(t, t);  // a chunk posted just now
+    CHECK(d.step(t + kFloor / 4, oldest, t) == Verdict::kFine);
+  }
+}
+
+CASE(one_long_pause_is_forgotten_after_some_chunks) {
+  StallDetector d(kFloor, 4);
+  d.acknowledged(kStart + 10'000 * kMs, kStart);
+  Nanoseconds t = kStart + 10'000 * kMs;
+  for (int i = 0; i < 64; ++i, t += kMs) d.acknowledged(t + kMs, t);
+  CHECK(d.limit_ns() == kFloor);
+}
+
+int main(int argc, char** argv) { return r2ccl::test::run_cases(argc, argv); }
