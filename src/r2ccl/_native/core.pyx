@@ -6,6 +6,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
+import os
 import time
 
 from r2ccl import errors
@@ -279,7 +280,8 @@ cdef class Work:
 
     def done(self):
         """True when the call has ended, well or not; never blocks, never raises."""
-        return self.ticket == 0 or r2ccl_test(self.engine.handle(), self.ticket) != R2CCL_IN_PROGRESS
+        return (self.ticket == 0 or self.engine.core == NULL
+                or r2ccl_test(self.engine.core, self.ticket) != R2CCL_IN_PROGRESS)
 
     def wait(self, stream=None):
         """Blocks until the call is done (host arrays), within the timeout of the call. Raises what befell it."""
@@ -308,7 +310,8 @@ cdef class Engine:
     cdef int users
     cdef uint64_t calls
     cdef double timeout_s
-    cdef object closed_error
+    cdef str closed_error
+    cdef list sockets  # (descriptor, inode)
 
     def __cinit__(self):
         self.core = NULL
@@ -339,11 +342,12 @@ cdef class Engine:
         self.orphans = {}
         self.planner = planner
         self.timeout_s = config.timeout_s
-        self.closed_error = None
+        self.closed_error = "the communicator is closed"
+        self.sockets = []
 
     cdef r2ccl_engine* handle(self) except NULL:
         if self.core == NULL:
-            raise errors.Aborted("the communicator is closed")
+            raise errors.Aborted(self.closed_error)
         return self.core
 
     # -- before start --------------------------------------------------------------------------------------------
@@ -352,6 +356,7 @@ cdef class Engine:
         made(r2ccl_add_rail(self.handle(), index, name.encode(), ifindex, weight))
 
     def add_tcp_link(self, int peer, int rail, int fd):
+        self.sockets.append((fd, os.fstat(fd).st_ino))
         made(r2ccl_add_tcp_link(self.handle(), peer, rail, fd))
 
     def add_shm_link(self, int peer, int memfd, uint64_t ring_bytes):
@@ -359,6 +364,7 @@ cdef class Engine:
             raise errors.InternalError(f"cannot map the shared memory of rank {peer}")
 
     def add_control(self, int peer, int fd, bint same_host):
+        self.sockets.append((fd, os.fstat(fd).st_ino))
         made(r2ccl_add_control(self.handle(), peer, fd, same_host))
 
     def set_shares(self, int peer, rows):
@@ -652,6 +658,21 @@ cdef class Engine:
             r2ccl_engine_destroy(core, linger_ns)
         self.orphans.clear()
         self.plans.clear()
+
+    def forget(self):
+        """In a process that was forked off: the engine is the parent's, and has no thread here. Says nothing to anybody.
+
+        The sockets are closed, so that peers notice the parent's end while this process lives on. A descriptor may have
+        been closed and used again since, hence the look at the inode.
+        """
+        self.core = NULL
+        self.closed_error = "the communicator belongs to the process that made it; this one was forked from it"
+        for fd, inode in self.sockets:
+            try:
+                if os.fstat(fd).st_ino == inode:
+                    os.close(fd)
+            except OSError:
+                pass
 
     def __dealloc__(self):
         if self.core != NULL:

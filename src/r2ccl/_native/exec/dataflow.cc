@@ -542,8 +542,8 @@ void Engine::deliver_early(Peer& peer, Call& call) {
   for (Slot** link = &peer.early; *link;) {
     Slot* slot = *link;
     const FrameHeader& h = slot->header;
-    const bool ours =
-        (h.lane == kLaneP2p) == call.p2p() && h.call == call.sequence && (!call.p2p() || !call.plan->receives.empty());
+    const bool ours = (h.lane == kLaneP2p) == call.p2p() && h.call == call.sequence &&
+                      (!call.p2p() || (peer.rank == call.peer && !call.plan->receives.empty()));
     if (!ours) {
       link = &slot->next;
       continue;
