@@ -105,7 +105,7 @@ typedef struct r2ccl_counters {
 typedef struct r2ccl_link_stats {
   int32_t peer;
   int32_t rail;
-  uint32_t state;  // 0 up, 1 suspect, 2 down
+  uint32_t state;  // 0 up, 1 suspect, 2 down, 3 in probation
   uint32_t generation;
   uint64_t tx_bytes, rx_bytes, replayed_bytes;
 } r2ccl_link_stats;
@@ -116,6 +116,7 @@ R2CCL_API r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings);
 // Functions that return int32_t return a r2ccl_status.
 // Rails and links are added before r2ccl_engine_start; the engine takes ownership of the descriptors.
 R2CCL_API int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name, uint32_t ifindex, double weight);
+// fd -1: a link that could not be connected yet; r2ccl_reopen_link may bring it.
 R2CCL_API int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
 R2CCL_API int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower);
 R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t same_host);
@@ -144,6 +145,11 @@ R2CCL_API int32_t r2ccl_engine_status(r2ccl_engine*);
 R2CCL_API void r2ccl_abort(r2ccl_engine*, const char* reason);
 R2CCL_API void r2ccl_counters_read(r2ccl_engine*, r2ccl_counters*);
 R2CCL_API uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t capacity);
+// The slow loop's part in recovery: sleep until links went down or rails changed (at most timeout_ns; returns how many
+// links are down), and hand over a new connection for link `link` (its place among the links to the peer).
+R2CCL_API uint32_t r2ccl_wait_links_down(r2ccl_engine*, uint64_t timeout_ns);
+R2CCL_API int32_t r2ccl_reopen_link(r2ccl_engine*, int32_t peer, uint32_t link, int fd);
+R2CCL_API void r2ccl_set_ifindex(r2ccl_engine*, uint32_t rail, uint32_t ifindex);
 R2CCL_API uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t capacity);
 // Bounded: says goodbye to the peers, lets pending output drain for at most linger_ns, joins the thread, frees all.
 R2CCL_API void r2ccl_engine_destroy(r2ccl_engine*, uint64_t linger_ns);

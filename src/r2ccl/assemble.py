@@ -15,6 +15,7 @@ from .bootstrap.mesh import LinkEnd, Mesh, connect_mesh
 from .config import Config
 from .errors import BootstrapError
 from .plan.shares import shares
+from .health.monitor import Monitor, Place
 from .planner import Planner, shape_of
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
@@ -33,6 +34,7 @@ class Parts:
     rank: int
     rails: tuple[RailInfo, ...]
     secret: bytes
+    monitor: Monitor | None
     local_hint: str | None
 
 
@@ -56,7 +58,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
     ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
     cluster = Cluster.of(ranks)
     cores = _fewest_cores(boot, deadline)
-    mesh = connect_mesh(boot, config, me, ranks, deadline) if size > 1 else Mesh()
+    mesh = connect_mesh(boot, config, me, ranks, deadline, keep_listening=True) if size > 1 else Mesh()
     try:
         rails = len({link.my_rail for link in mesh.links})
         # Plans must come out alike on all ranks, so the number of rails is the smallest of all.
@@ -64,14 +66,19 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
         planner = Planner(rank, shape_of(cluster, config, cores), config, min(counts))
         crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
         engine = Engine(rank, size, config, planner, crowded)
-        _connect(engine, mesh, me, ranks, cluster, config)
+        places = _connect(engine, mesh, me, ranks, cluster, config)
     except BaseException:
         mesh.close()
         raise
     engine.start()
+    monitor = None
+    if places and mesh.around is not None:
+        monitor = Monitor(engine, mesh.around, places)
+    else:
+        mesh.close()
     # Nobody sends before everybody listens.
     boot.all_gather("ready", b"", deadline)
-    return Parts(engine, planner, cluster, rank, me.rails, boot.secret, boot.local_hint)
+    return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint)
 
 
 def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:
@@ -82,7 +89,7 @@ def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:
         raise BootstrapError(f"a rank sent a malformed number of processors: {error}") from None
 
 
-def _connect(engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config) -> None:
+def _connect(engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config) -> list[Place]:
     """Hands every descriptor to the engine. Links of a pair come in the same order at both ends."""
     for rail in me.rails:
         engine.add_rail(rail.index, rail.name, 0 if rail.is_loopback else rail.ifindex, float(rail.speed_mbps or 1))
@@ -97,9 +104,13 @@ def _connect(engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cl
         lower_first = (link.my_rail, link.peer_rail) if me.rank < link.peer else (link.peer_rail, link.my_rail)
         return (link.peer, *lower_first)
 
-    links = sorted(mesh.links, key=order)
+    absent = [LinkEnd(peer, mine, theirs, -1) for peer, mine, theirs, _ in mesh.missing]
+    links = sorted([*mesh.links, *absent], key=order)
+    places = []
     for link in links:
         engine.add_tcp_link(link.peer, link.my_rail, link.fd)
+        number = sum(place.peer == link.peer for place in places)
+        places.append(Place(link.peer, number, link.my_rail, link.peer_rail))
     mesh.links.clear()
     for peer in sorted({link.peer for link in links}):
         speeds = [
@@ -108,5 +119,4 @@ def _connect(engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cl
             if li.peer == peer
         ]
         engine.set_shares(peer, shares(speeds).table.astype("f8"))
-    for peer, my_rail, peer_rail, reason in mesh.missing:
-        log.warning("degraded start: rail %d to rank %d (its rail %d) is missing: %s", my_rail, peer, peer_rail, reason)
+    return places

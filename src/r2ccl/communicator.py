@@ -60,6 +60,7 @@ class Communicator:
         self._cluster = parts.cluster
         self._planner = parts.planner
         self._rails = parts.rails
+        self._monitor = parts.monitor
         self._pending: list[Work] | None = None
         self._closed = False
         self._secret, self._local_hint, self._splits = parts.secret, parts.local_hint, 0
@@ -407,6 +408,8 @@ class Communicator:
         if self._closed:
             return
         self._closed = True
+        if self._monitor is not None:
+            self._monitor.stop()
         self._engine.close(_LINGER_S)
 
     def __enter__(self) -> Communicator:
@@ -508,7 +511,7 @@ class Communicator:
             raise InvalidArgument(f"{name} has {have} elements; the counts ask for {count}")
 
 
-_LINK_STATES = ("up", "suspect", "down")
+_LINK_STATES = ("up", "suspect", "down", "probation")
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 

@@ -67,7 +67,7 @@ int32_t r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_
 int32_t r2ccl_add_tcp_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
   return guarded_status([&] {
     const auto limit = static_cast<uint32_t>(std::max<uint64_t>(of(e)->settings().chunk_bytes, 64 << 10));
-    of(e)->add_link(r2ccl::make_tcp_link(peer, rail, fd, limit));
+    of(e)->add_link(r2ccl::make_tcp_link(peer, rail, fd, limit), fd < 0);
   });
 }
 
@@ -129,6 +129,15 @@ void r2ccl_counters_read(r2ccl_engine* e, r2ccl_counters* out) {
 }
 uint32_t r2ccl_links_read(r2ccl_engine* e, r2ccl_link_stats* out, uint32_t capacity) {
   return guarded([&] { return of(e)->links(out, capacity); }, uint32_t{0});
+}
+uint32_t r2ccl_wait_links_down(r2ccl_engine* e, uint64_t timeout_ns) {
+  return guarded([&] { return of(e)->wait_links_down(timeout_ns); }, uint32_t{0});
+}
+int32_t r2ccl_reopen_link(r2ccl_engine* e, int32_t peer, uint32_t link, int fd) {
+  return guarded([&] { return of(e)->reopen(peer, link, fd) ? R2CCL_OK : R2CCL_INVALID_ARGUMENT; }, R2CCL_INTERNAL);
+}
+void r2ccl_set_ifindex(r2ccl_engine* e, uint32_t rail, uint32_t ifindex) {
+  guarded_status([&] { of(e)->set_ifindex(rail, ifindex); });
 }
 uint32_t r2ccl_events_read(r2ccl_engine* e, r2ccl_event* out, uint32_t capacity) {
   return of(e)->events().take(out, capacity);

@@ -98,6 +98,9 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     void r2ccl_abort(r2ccl_engine*, const char*)
     void r2ccl_counters_read(r2ccl_engine*, r2ccl_counters*)
     uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t)
+    uint32_t r2ccl_wait_links_down(r2ccl_engine*, uint64_t)
+    int32_t r2ccl_reopen_link(r2ccl_engine*, int32_t, uint32_t, int)
+    void r2ccl_set_ifindex(r2ccl_engine*, uint32_t, uint32_t)
     uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t)
     void r2ccl_engine_destroy(r2ccl_engine*, uint64_t)
     int32_t r2ccl_host_reduce(void*, const void*, const void*, uint64_t, int32_t, int32_t, uint32_t, int32_t)
@@ -611,6 +614,33 @@ cdef class Engine:
             r2ccl_links_read(core, stats, n)
         return [(stats[i].peer, stats[i].rail, stats[i].state, stats[i].generation, stats[i].tx_bytes,
                  stats[i].rx_bytes, stats[i].replayed_bytes) for i in range(n)]
+
+    def wait_links_down(self, double timeout_s):
+        """Sleeps until links went down or rails changed, at most timeout_s; how many links are down."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef uint64_t timeout_ns = <uint64_t>(timeout_s * 1e9)
+        cdef uint32_t n
+        self.users += 1
+        try:
+            with nogil:
+                n = r2ccl_wait_links_down(core, timeout_ns)
+        finally:
+            self.users -= 1
+        return n
+
+    def reopen_link(self, int peer, int link, int fd):
+        """Hands over a new connection of a link that is down; the descriptor is the core's. False: it is not down."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef int32_t status
+        with nogil:
+            status = r2ccl_reopen_link(core, peer, link, fd)
+        return status == R2CCL_OK
+
+    def set_ifindex(self, int rail, int ifindex):
+        """The interface of a rail has a new index (it was removed and added again)."""
+        cdef r2ccl_engine* core = self.handle()
+        with nogil:
+            r2ccl_set_ifindex(core, rail, ifindex)
 
     def events(self):
         """Takes the events since the last time: (time_ns, kind, peer, rail, detail, value)."""

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..topology.model import RailInfo, RankInfo
+from ..topology.model import RankInfo
 from .address import listen_everywhere, listen_on, listen_on_loopback, socket_address
 from .announce import Announcement, RailPort
 from .wanted import Wanted
@@ -22,6 +22,18 @@ class Listeners:
     announcement: Announcement
     rails: dict[socket.socket, RailPort] = field(default_factory=dict)
     oob: list[socket.socket] = field(default_factory=list)
+    devices: dict[int, str] = field(default_factory=dict)
+    """Interface that a rail's listening sockets are pinned to, by rail."""
+
+    def renew(self, rail: int) -> None:
+        """Listen anew on the same addresses and ports: the rail's interface was removed and added again."""
+        for sock, port in list(self.rails.items()):
+            if port.rail != rail:
+                continue
+            family, where = socket_address(port.address, port.port)
+            del self.rails[sock]
+            sock.close()
+            self.rails[listen_on(family, where, _BACKLOG, device=self.devices.get(rail, ""))] = port
 
     @property
     def sockets(self) -> list[socket.socket]:
@@ -55,13 +67,15 @@ def open_listeners(
     here = {info.rank for info in ranks if info.netns == me.netns}
     rails: dict[socket.socket, RailPort] = {}
     oob: list[socket.socket] = []
+    devices: dict[int, str] = {}
     token, unix, oob_port = secrets.token_hex(8), "", 0
     ports: list[RailPort] = []
     try:
         for rail, address in dict.fromkeys((e.my_rail, e.my_address) for e in higher if not e.is_oob):
             # Traffic between addresses of one network stack never touches the NIC, so it must not be pinned to it.
             pinned = not any(e.peer in here for e in higher if e.my_rail == rail)
-            port = _listen_on_rail(me.rails[rail], address, pinned, rails)
+            devices[rail] = me.rails[rail].name if pinned and not me.rails[rail].is_loopback else ""
+            port = _listen_on_rail(rail, address, devices[rail], rails)
             ports.append(port)
         if any(e.is_oob and e.peer in local for e in higher):
             unix = f"r2ccl-{secrets.token_hex(8)}"
@@ -74,18 +88,17 @@ def open_listeners(
             sock.close()
         raise
     announcement = Announcement(token, unix, tuple(oob_addresses), oob_port, tuple(ports), shm)
-    return Listeners(announcement, rails, oob)
+    return Listeners(announcement, rails, oob, devices)
 
 
-def _listen_on_rail(rail: RailInfo, address: str, pinned: bool, into: dict[socket.socket, RailPort]) -> RailPort:
+def _listen_on_rail(rail: int, address: str, device: str, into: dict[socket.socket, RailPort]) -> RailPort:
     try:
         family, where = socket_address(address, 0)
-        device = rail.name if pinned and not rail.is_loopback else ""
         sock = listen_on(family, where, _BACKLOG, device=device)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        return RailPort(rail.index, address, 0, f"cannot listen on {address}: {reason}"[:200])
-    port = RailPort(rail.index, address, int(sock.getsockname()[1]))
+        return RailPort(rail, address, 0, f"cannot listen on {address}: {reason}"[:200])
+    port = RailPort(rail, address, int(sock.getsockname()[1]))
     into[sock] = port
     return port
 

@@ -29,6 +29,10 @@ class EventKind(IntEnum):
     OUTAGE_END = 10
     MISMATCH = 11
     FRAME_REFUSED = 12
+    LINK_PROBATION = 13
+    """A link that was down is connected again and has to prove itself before it carries chunks."""
+    LINK_UP = 14
+    """It is in use again, after ``value`` nanoseconds of probation."""
 
 
 class Cause(IntEnum):

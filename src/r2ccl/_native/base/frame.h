@@ -22,6 +22,8 @@ enum class FrameKind : uint8_t {
   kGoodbye = 10,  // the sender closes; it has finished collectives below `call` and receives below `message`; flags 1:
                   // after an error
   kWake = 12,     // something lies in shared memory for a process that sleeps
+  kOpen = 13,     // first on a link that was connected again: link `message`, generation `chunk`
+  kReady = 14,    // link `message` has passed its probation at the sender
   kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
 };
 

@@ -62,12 +62,12 @@ void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, double 
   rails_[rail] = {std::move(name), ifindex, weight > 0 ? weight : 1.0, true};
 }
 
-void Engine::add_link(std::unique_ptr<Link> link) {
+void Engine::add_link(std::unique_ptr<Link> link, bool down) {
   if (!link->lossless()) link = make_faulty_link(std::move(link), script_);
   Peer& peer = *peers_[link->peer()];
   link->index = static_cast<uint32_t>(peer.links.size());
   polled_.push_back(link.get());
-  if (link->fd() >= 0) {
+  if (link->fd() >= 0 || down) {
     any_descriptor_link_ = true;
   } else {
     any_memory_link_ = true;
@@ -75,6 +75,7 @@ void Engine::add_link(std::unique_ptr<Link> link) {
   }
   peer.links.push_back(std::make_unique<LinkSlot>(std::move(link), settings_.stall_floor_ns, settings_.stall_factor));
   peer.failover.add_link();
+  if (down) peer.failover.begin_down(peer.failover.link_count() - 1);
 }
 
 void Engine::add_control(int32_t rank, int fd, bool same_host) {
@@ -108,18 +109,28 @@ Status Engine::start() {
       slot->heard_ns = now;
       const uint32_t rail = slot->link->rail();
       weights.push_back(rail < rails_.size() ? rails_[rail].weight : 1.0);
-      ok &= add(slot->link->fd(), EPOLLIN | EPOLLOUT | EPOLLET, watch_tag(Watch::kLink, rank, slot->link->index));
+      ok &= watch_link(peer->rank, *slot->link);
     }
     if (!peer->links.empty() && peer->shares.empty()) peer->shares.set(std::move(weights), {}, window_);
+    for (uint32_t l = 0; l < peer->links.size(); ++l)
+      if (!peer->failover.usable(l)) peer->shares.lose(l);
   }
   if (!ok) return Status::INTERNAL;
   // The thread takes no signals: they belong to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  links_changed();
   thread_ = std::thread([this] { run_thread(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return Status::OK;
+}
+
+bool Engine::watch_link(int32_t rank, const Link& link) noexcept {
+  epoll_event e{};
+  e.events = EPOLLIN | EPOLLOUT | EPOLLET;
+  e.data.u64 = watch_tag(Watch::kLink, static_cast<uint32_t>(rank), link.index);
+  return link.fd() < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, link.fd(), &e) == 0;
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
@@ -416,7 +427,7 @@ bool Engine::poll_descriptors(int timeout_ms) {
       Peer& peer = *peers_[rank];
       LinkSlot& slot = *peer.links[(tag >> 32) & 0xffffff];
       const uint32_t e = events[i].events;
-      if (peer.failover.usable(slot.link->index)) {
+      if (peer.failover.live(slot.link->index)) {
         slot.link->on_ready(*this, e & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP), e & EPOLLOUT);
         if (e & EPOLLOUT) mark_dirty(peer);
       }
@@ -458,6 +469,7 @@ void Engine::close(Nanoseconds linger_ns) {
     {
       std::lock_guard lock(wait_mutex_);
       park_cv_.notify_all();
+      links_cv_.notify_all();
     }
     thread_.join();
   }

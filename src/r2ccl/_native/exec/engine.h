@@ -18,6 +18,7 @@
 #include "flow/detector.h"
 #include "flow/failover.h"
 #include "flow/ledger.h"
+#include "flow/probation.h"
 #include "flow/shares.h"
 #include "memory/slots.h"
 #include "oob/control_socket.h"
@@ -36,6 +37,8 @@ struct LinkSlot {
 
   std::unique_ptr<Link> link;
   StallDetector detector;
+  Probation probation;
+  Nanoseconds probation_since_ns = 0;
   Nanoseconds heard_ns = 0;
   Nanoseconds ended_ns = 0;   // the peer ended it in good order; a goodbye should follow
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
@@ -95,7 +98,8 @@ class Engine final : LinkEvents, ControlEvents {
 
   // Before start.
   void add_rail(uint32_t rail, std::string name, uint32_t ifindex, double weight);
-  void add_link(std::unique_ptr<Link> link);
+  // down: it could not be connected yet, and may be reopened.
+  void add_link(std::unique_ptr<Link> link, bool down = false);
   void add_control(int32_t peer, int fd, bool same_host);
   void set_shares(int32_t peer, const double* rows, uint32_t links);
   Status start();
@@ -111,6 +115,11 @@ class Engine final : LinkEvents, ControlEvents {
   void abort(const std::string& reason);
   void counters(r2ccl_counters* out);
   uint32_t links(r2ccl_link_stats* out, uint32_t capacity);
+  // Slow loop: waits until links are down or rails change, for at most timeout_ns; how many links are down.
+  uint32_t wait_links_down(Nanoseconds timeout_ns);
+  // A link that is down has been connected again; takes fd. False: it is not down.
+  bool reopen(int32_t peer, uint32_t link, int fd);
+  void set_ifindex(uint32_t rail, uint32_t ifindex);
   EventLog& events() noexcept { return events_; }
   void close(Nanoseconds linger_ns);
 
@@ -159,6 +168,7 @@ class Engine final : LinkEvents, ControlEvents {
   // engine.cc: calls, threads, waiting
   Call* new_call();
   void recycle(Call* call);
+  bool watch_link(int32_t rank, const Link& link) noexcept;
   void run_thread();
   void take_submissions();
   bool progress();
@@ -220,6 +230,9 @@ class Engine final : LinkEvents, ControlEvents {
   void peer_lost(int32_t rank, bool tell, const char* how);
   void tick(Nanoseconds now);
   void tick_peer(Peer& peer, Nanoseconds now);
+  void tick_probation(Peer& peer, uint32_t link, Nanoseconds now);
+  void admit(Peer& peer, uint32_t link, Nanoseconds now);
+  void links_changed();
   bool needs(const Peer& peer) const noexcept;
 
   // verdict.cc
@@ -271,7 +284,9 @@ class Engine final : LinkEvents, ControlEvents {
 
   // Waiting.
   std::mutex wait_mutex_;
-  std::condition_variable done_cv_, park_cv_;
+  std::condition_variable done_cv_, park_cv_, links_cv_;
+  uint32_t links_down_ = 0;        // under wait_mutex_
+  uint64_t link_changes_ = 0, link_changes_seen_ = 0;
   std::atomic<uint32_t> waiters_{0};   // want the lock, which the engine's thread shall leave
   std::atomic<uint32_t> wanted_{0};    // of these, the ones that a driving caller leaves it to
   std::atomic<uint32_t> sleepers_{0};  // wait for calls that somebody else drives

@@ -23,6 +23,8 @@ enum EventKind : uint32_t {
   kEventOutageEnd = 10,
   kEventMismatch = 11,
   kEventFrameRefused = 12,
+  kEventLinkProbation = 13,  // connected again
+  kEventLinkUp = 14,         // in use again; value: nanoseconds in probation
 };
 enum SuspicionCause : uint32_t { kCauseSocket = 1, kCauseInterface = 2, kCauseStall = 3, kCausePeer = 4 };
 

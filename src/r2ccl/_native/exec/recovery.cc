@@ -1,7 +1,9 @@
 // What happens to links: acknowledgements, credits, suspicion, notices, replay, lost peers.
 #include <errno.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/frame_stream.h"
@@ -121,12 +123,25 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       FrameHeader pong{.kind = FrameKind::kPong, .token = h.token};
       if (via < 0) {
         peer.control->send(pong);
-      } else if (peer.failover.usable(static_cast<uint32_t>(via))) {
+      } else if (peer.failover.live(static_cast<uint32_t>(via))) {
         peer.links[via]->link->control(pong, nullptr);
         peer.links[via]->link->flush();
       }
       break;
     }
+    case FrameKind::kPong:
+      if (via >= 0) peer.links[via]->probation.pong(h.token);
+      break;
+    case FrameKind::kOpen:
+      if (via >= 0 && static_cast<uint32_t>(via) == h.message) peer.failover.agree_generation(h.message, h.chunk);
+      break;
+    case FrameKind::kReady:
+      if (via >= 0 && static_cast<uint32_t>(via) == h.message) {
+        peer.links[via]->probation.peer_ready();
+        if (peer.failover.state(h.message) == LinkState::kProbation && peer.links[via]->probation.both_ready(now))
+          admit(peer, h.message, now);
+      }
+      break;
     case FrameKind::kNotice:
       if (h.message >= peer.links.size() || peer.links[h.message]->link->lossless()) break;
       if (peer.failover.usable(h.message))
@@ -186,6 +201,11 @@ void Engine::broken(Link& link, int error) noexcept {
     fence(peer, link.index);
     return;
   }
+  if (peer.failover.state(link.index) == LinkState::kProbation) {
+    peer.failover.fail_probation(link.index, &peer.actions);
+    carry_out(peer);
+    return;
+  }
   if (error == 0) {
     if (slot.ended_ns == 0) slot.ended_ns = monotonic_ns();
     return;
@@ -216,6 +236,7 @@ void Engine::carry_out(Peer& peer) {
       case FailoverAction::kFence:
         fence(peer, a.link);
         peer.shares.lose(a.link);
+        peer.links[a.link]->probation.failed(monotonic_ns());
         if (!settings_.failover)
           fail(Status::PEER_UNREACHABLE,
                "a link to rank " + std::to_string(peer.rank) + " is lost, and failover is off");
@@ -236,6 +257,7 @@ void Engine::carry_out(Peer& peer) {
         event(kEventLinkDown, peer.rank, rail, 0, 0);
         event(kEventReplay, peer.rank, rail, 0, a.count);
         mark_dirty(peer);
+        links_changed();
         break;
       case FailoverAction::kRepaired:
         ++counters_.repairs;
@@ -282,6 +304,7 @@ void Engine::rail_changed(uint32_t ifindex, bool up) {
     if (rail.ifindex != ifindex || ifindex == 0 || rail.up == up) continue;
     rail.up = up;
     event(up ? kEventRailUp : kEventRailDown, -1, static_cast<int32_t>(r), 0, 0);
+    links_changed();
     if (up) continue;
     for (auto& peer : peers_) {
       if (!peer) continue;
@@ -289,6 +312,99 @@ void Engine::rail_changed(uint32_t ifindex, bool up) {
         if (peer->links[l]->link->rail() == r) suspect(*peer, l, kCauseInterface);
     }
   }
+}
+
+// ---- links that return --------------------------------------------------------------------------------------------
+
+// Wakes the slow loop, which connects what is down.
+void Engine::links_changed() {
+  uint32_t down = 0;
+  for (auto& peer : peers_) {
+    if (!peer || peer->gone || peer->said_goodbye) continue;
+    for (uint32_t l = 0; l < peer->links.size(); ++l) down += peer->failover.state(l) == LinkState::kDown;
+  }
+  std::lock_guard lock(wait_mutex_);
+  links_down_ = down;
+  ++link_changes_;
+  links_cv_.notify_all();
+}
+
+uint32_t Engine::wait_links_down(Nanoseconds timeout_ns) {
+  std::unique_lock lock(wait_mutex_);
+  links_cv_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                     [this] { return stop_.load() || link_changes_ != link_changes_seen_; });
+  link_changes_seen_ = link_changes_;
+  return stop_.load() ? 0 : links_down_;
+}
+
+bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
+  Drive drive(*this);
+  Peer& peer = *peers_[rank];
+  const bool wanted = status() == Status::OK && !peer.gone && !peer.said_goodbye && l < peer.links.size() &&
+                      peer.failover.state(l) == LinkState::kDown;
+  if (!wanted) {
+    ::close(fd);
+    return false;
+  }
+  LinkSlot& slot = *peer.links[l];
+  const uint32_t rail = slot.link->rail();
+  auto link = make_tcp_link(rank, rail, fd, static_cast<uint32_t>(std::max<uint64_t>(settings_.chunk_bytes, 64 << 10)));
+  link->index = l;
+  link->inherit_counters(*slot.link);
+  std::replace(polled_.begin(), polled_.end(), slot.link.get(), link.get());
+  slot.link = std::move(link);
+  slot.detector = StallDetector(settings_.stall_floor_ns, settings_.stall_factor);
+  slot.acks.clear();
+  slot.ended_ns = 0;
+  const Nanoseconds now = monotonic_ns();
+  slot.heard_ns = slot.probation_since_ns = now;
+  peer.failover.reopen(l);
+  slot.probation.begin(now);
+  slot.link->control({.kind = FrameKind::kOpen, .message = l, .chunk = peer.failover.generation(l)}, nullptr);
+  slot.link->flush();
+  watch_link(rank, *slot.link);
+  event(kEventLinkProbation, rank, static_cast<int32_t>(rail), peer.failover.generation(l), 0);
+  links_changed();
+  return true;
+}
+
+void Engine::set_ifindex(uint32_t rail, uint32_t ifindex) {
+  Drive drive(*this);
+  if (rail < rails_.size()) rails_[rail].ifindex = ifindex;
+}
+
+void Engine::tick_probation(Peer& peer, uint32_t l, Nanoseconds now) {
+  LinkSlot& slot = *peer.links[l];
+  switch (slot.probation.step(now)) {
+    case Probation::Verdict::kWait:
+      return;
+    case Probation::Verdict::kReady:
+      slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
+      [[fallthrough]];  // pings go on: the link must stay clean until the peer is ready, too
+    case Probation::Verdict::kPing:
+      slot.link->control({.kind = FrameKind::kPing, .token = slot.probation.next_token()}, nullptr);
+      slot.link->flush();
+      if (slot.probation.both_ready(now)) admit(peer, l, now);
+      return;
+    case Probation::Verdict::kFailed:
+      peer.failover.fail_probation(l, &peer.actions);
+      carry_out(peer);
+      links_changed();
+      return;
+  }
+}
+
+// Both ends find the link clean. The peer learns it from our ready, which goes before the first chunk.
+void Engine::admit(Peer& peer, uint32_t l, Nanoseconds now) {
+  LinkSlot& slot = *peer.links[l];
+  slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
+  slot.link->flush();
+  peer.failover.admit(l);
+  slot.probation.admitted(now);
+  peer.shares.regain(l);
+  event(kEventLinkUp, peer.rank, static_cast<int32_t>(slot.link->rail()), peer.failover.generation(l),
+        now - slot.probation_since_ns);
+  mark_dirty(peer);
 }
 
 // ---- peers ---------------------------------------------------------------------------------------------------------
@@ -345,6 +461,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
   if (peer.control && peer.control->open() && peer.control->has_output()) peer.control->flush();
   bool any_usable = peer.links.empty();
   for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    if (peer.failover.state(l) == LinkState::kProbation) tick_probation(peer, l, now);
     if (!peer.failover.usable(l)) continue;
     LinkSlot& slot = *peer.links[l];
     if (slot.link->lossless()) {

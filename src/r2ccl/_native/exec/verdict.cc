@@ -247,8 +247,8 @@ uint32_t Engine::links(r2ccl_link_stats* out, uint32_t capacity) {
                 static_cast<int32_t>(slot.link->rail()),
                 static_cast<uint32_t>(peer->failover.state(l)),
                 peer->failover.generation(l),
-                slot.link->tx_bytes(),
-                slot.link->rx_bytes(),
+                slot.link->earlier_tx_bytes + slot.link->tx_bytes(),
+                slot.link->earlier_rx_bytes + slot.link->rx_bytes(),
                 slot.replayed_bytes};
     }
   }

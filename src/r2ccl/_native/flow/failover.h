@@ -10,7 +10,7 @@
 
 namespace r2ccl {
 
-enum class LinkState : uint8_t { kUp = 0, kSuspect = 1, kDown = 2 };
+enum class LinkState : uint8_t { kUp = 0, kSuspect = 1, kDown = 2, kProbation = 3 };
 
 struct FailoverAction {
   enum Kind : uint8_t {
@@ -48,10 +48,34 @@ class Failover {
   LinkState state(uint32_t link) const noexcept { return links_[link].state; }
   uint32_t generation(uint32_t link) const noexcept { return links_[link].generation; }
   bool usable(uint32_t link) const noexcept { return links_[link].state == LinkState::kUp; }
+  // Connected: frames may come over it, though in probation no chunk is sent.
+  bool live(uint32_t link) const noexcept {
+    return links_[link].state == LinkState::kUp || links_[link].state == LinkState::kProbation;
+  }
   bool any_usable() const noexcept {
     for (const auto& l : links_)
       if (l.state == LinkState::kUp) return true;
     return false;
+  }
+
+  // The link could not be connected at the start.
+  void begin_down(uint32_t link) noexcept { links_[link].state = LinkState::kDown; }
+  // A link that is down at both ends has been connected again.
+  void reopen(uint32_t link) noexcept {
+    links_[link].state = LinkState::kProbation;
+    ++links_[link].generation;
+  }
+  // The ends count reopenings apart, since one may have missed some; the higher number holds.
+  void agree_generation(uint32_t link, uint32_t theirs) noexcept {
+    if (live(link)) links_[link].generation = std::max(links_[link].generation, theirs);
+  }
+  void admit(uint32_t link) noexcept {
+    if (links_[link].state == LinkState::kProbation) links_[link].state = LinkState::kUp;
+  }
+  void fail_probation(uint32_t link, std::vector<FailoverAction>* out) {
+    if (links_[link].state != LinkState::kProbation) return;
+    links_[link].state = LinkState::kDown;
+    out->push_back({.kind = FailoverAction::kFence, .link = link, .generation = links_[link].generation});
   }
 
   // This side takes the link for dead.
@@ -74,6 +98,7 @@ class Failover {
   void notice(uint32_t link, uint32_t generation, const std::vector<ChunkId>& ids, Nanoseconds now,
               std::vector<FailoverAction>* out) {
     if (link >= links_.size() || generation != links_[link].generation) return;
+    fail_probation(link, out);  // the peer had admitted it already
     suspect(link, now, out);
     FailoverAction answer{.kind = FailoverAction::kAnswer, .link = link, .generation = generation};
     answer.arrived.reserve(ids.size());

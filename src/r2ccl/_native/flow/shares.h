@@ -35,6 +35,14 @@ class Shares {
     use_row(first ? link + 1 : 0);
   }
 
+  // The link is in use again.
+  void regain(uint32_t link) {
+    down_[link] = false;
+    const auto lost = std::find(down_.begin(), down_.end(), true);
+    const bool one = std::count(down_.begin(), down_.end(), true) == 1;
+    use_row(one ? static_cast<size_t>(lost - down_.begin()) + 1 : 0);
+  }
+
   bool empty() const noexcept { return weights_.empty(); }
   uint32_t limit(uint32_t link) const noexcept { return limits_[link]; }
   double weight(uint32_t link) const noexcept { return std::max(weights_[link], 1e-9); }

@@ -21,6 +21,7 @@ class TcpLink final : public Link {
  public:
   TcpLink(int32_t peer, uint32_t rail, int fd, uint32_t max_payload) noexcept
       : Link(peer, rail), stream_(fd, max_payload) {
+    if (fd < 0) return;  // not connected yet
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     int lowat = kNotsentLowatBytes;

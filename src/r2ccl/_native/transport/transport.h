@@ -69,6 +69,12 @@ class Link {
 
   virtual uint64_t tx_bytes() const noexcept = 0;
   virtual uint64_t rx_bytes() const noexcept = 0;
+  // Takes over where an earlier connection of the same link ended.
+  void inherit_counters(const Link& before) noexcept {
+    earlier_tx_bytes = before.earlier_tx_bytes + before.tx_bytes();
+    earlier_rx_bytes = before.earlier_rx_bytes + before.rx_bytes();
+  }
+  uint64_t earlier_tx_bytes = 0, earlier_rx_bytes = 0;
 
  private:
   int32_t peer_;

@@ -1,0 +1,114 @@
+"""Brings links back: one thread that sleeps in the core until links are down, and connects them again, for ever.
+
+The core lets a link that was connected again carry chunks only after a probation at both ends (``flow/probation.h``), so
+nothing here is trusted with more than a descriptor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass
+
+from .._native.core import Engine
+from ..bootstrap.base import Deadline
+from ..bootstrap.mesh import relink
+from ..bootstrap.route import Around
+from ..errors import R2cclError
+
+log = logging.getLogger("r2ccl.health")
+
+_ATTEMPT_S = 0.5  # both ends try at about the same time: one listens while the other dials
+_SHORTEST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+_DOWN = 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a link belongs: its number among the links to the peer, and the rails that it joins."""
+
+    peer: int
+    number: int
+    my_rail: int
+    peer_rail: int
+
+
+class Monitor:
+    """The thread, from construction until ``stop``. Owns the listening sockets."""
+
+    def __init__(self, engine: Engine, around: Around, places: list[Place]) -> None:
+        self._engine = engine
+        self._around = around
+        self._places = {(p.peer, p.number): p for p in places}
+        self._ifindex = {rail.index: rail.ifindex for rail in around.me.rails if not rail.is_loopback}
+        self._stop = threading.Event()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="r2ccl-monitor", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread (at most one attempt later) and closes the listening sockets. Idempotent."""
+        self._stop.set()
+        if os.getpid() == self._pid and self._thread is not threading.current_thread():
+            self._thread.join(2 * _ATTEMPT_S + 1.0)
+        self._around.listeners.close()
+
+    def _run(self) -> None:
+        pause_s = _SHORTEST_PAUSE_S
+        try:
+            while not self._stop.is_set():
+                if not self._engine.wait_links_down(_LONGEST_PAUSE_S):
+                    pause_s = _SHORTEST_PAUSE_S
+                    continue
+                if self._bring_back():
+                    pause_s = _SHORTEST_PAUSE_S
+                elif not self._stop.wait(pause_s):
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except R2cclError as error:  # the engine ended
+            log.debug("monitor ends: %s", error)
+
+    def _bring_back(self) -> bool:
+        """One attempt at all links that are down; whether any came up."""
+        down = self._down()
+        if not down:
+            return False
+        self._renew_interfaces()
+        try:
+            ends = relink(self._around, [(p.peer, p.my_rail, p.peer_rail) for p in down], Deadline(_ATTEMPT_S))
+        except OSError as error:
+            log.info("connecting again: %s", error)
+            return False
+        by_rails = {(p.peer, p.my_rail, p.peer_rail): p for p in down}
+        for end in ends:
+            place = by_rails[(end.peer, end.my_rail, end.peer_rail)]
+            log.info("link to rank %d over rail %d is connected again", end.peer, end.my_rail)
+            self._engine.reopen_link(place.peer, place.number, end.fd)
+        return bool(ends)
+
+    def _down(self) -> list[Place]:
+        """The links that are down, in the order in which the core numbers them."""
+        numbers: dict[int, int] = {}
+        down = []
+        for peer, _rail, state, *_ in self._engine.links():
+            number = numbers.get(peer, 0)
+            numbers[peer] = number + 1
+            place = self._places.get((peer, number))
+            if state == _DOWN and place is not None:
+                down.append(place)
+        return down
+
+    def _renew_interfaces(self) -> None:
+        """An interface that was removed and added again has a new index; sockets pinned to the old one are deaf."""
+        for rail, before in self._ifindex.items():
+            name = self._around.me.rails[rail].name
+            try:
+                now = socket.if_nametoindex(name)
+                if now != before:
+                    self._around.listeners.renew(rail)
+                    self._engine.set_ifindex(rail, now)
+                    self._ifindex[rail] = now
+            except OSError:
+                continue  # it is not there, or has no address yet
