@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -61,7 +63,7 @@ class Communicator:
         self._planner = parts.planner
         self._rails = parts.rails
         self._monitor = parts.monitor
-        self._pending: list[Work] | None = None
+        self._groups: dict[int, list[Work]] = {}  # by thread: the calls of its open group()
         self._closed = False
         self._secret, self._local_hint, self._splits = parts.secret, parts.local_hint, 0
         self.config = config
@@ -306,14 +308,15 @@ class Communicator:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Calls inside start at once and run side by side; leaving the context waits for all of them."""
-        if self._pending is not None:
+        """Calls of this thread inside start at once and run side by side; leaving the context waits for all of them."""
+        thread = get_ident()
+        if thread in self._groups:
             raise InvalidArgument("group() inside group(): leave the first one before")
-        self._pending = []
+        pending = self._groups[thread] = []
         try:
             yield
         finally:
-            pending, self._pending = self._pending, None
+            del self._groups[thread]
         for work in pending:
             work.wait()
 
@@ -441,10 +444,10 @@ class Communicator:
     ) -> Work:
         if stream is not None:
             raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
-        if self._pending is None:
-            return self._engine.run(collective, send, recv, op, root, async_op, timeout_s)
-        work = self._engine.run(collective, send, recv, op, root, True, timeout_s)
-        self._pending.append(work)
+        pending = self._groups.get(get_ident()) if self._groups else None
+        work = self._engine.run(collective, send, recv, op, root, async_op or pending is not None, timeout_s)
+        if pending is not None:
+            pending.append(work)
         return work
 
     def _run_given(
@@ -472,12 +475,12 @@ class Communicator:
         in_place = recv_cuts is None and own[0] == whole[0] + own_first * own[2].itemsize and own[1] > 0
         if not in_place:
             _apart(sent, received)
-        grouped = self._pending is not None
+        pending = self._groups.get(get_ident()) if self._groups else None
         work = self._engine.run_given(
-            collective, send, recv, op, cuts, recv_cuts, in_place, async_op or grouped, timeout_s
+            collective, send, recv, op, cuts, recv_cuts, in_place, async_op or pending is not None, timeout_s
         )
-        if self._pending is not None:
-            self._pending.append(work)
+        if pending is not None:
+            pending.append(work)
         return work
 
     def _p2p(
@@ -485,11 +488,15 @@ class Communicator:
     ) -> Work:
         if stream is not None:
             raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
-        grouped = self._pending is not None
-        work = self._engine.run_p2p(collective, buf, peer, async_op or grouped, timeout_s)
-        if self._pending is not None:
-            self._pending.append(work)
+        pending = self._groups.get(get_ident()) if self._groups else None
+        work = self._engine.run_p2p(collective, buf, peer, async_op or pending is not None, timeout_s)
+        if pending is not None:
+            pending.append(work)
         return work
+
+    def _forget(self) -> None:
+        self._closed = True
+        self._engine.forget()
 
     def _root(self, root: int) -> bool:
         if not 0 <= root < self.size:
@@ -522,6 +529,15 @@ def _apart(a: tuple[int, int, DType], b: tuple[int, int, DType]) -> None:
             f"send ({a[1]} elements at {a[0]:#x}) and recv ({b[1]} elements at {b[0]:#x}) overlap in part: use separate "
             "arrays, or exactly the in-place form"
         )
+
+
+def _forget_all() -> None:
+    """After a fork, in the child."""
+    for comm in list(_open):
+        comm._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @atexit.register

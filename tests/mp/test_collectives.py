@@ -253,6 +253,24 @@ def threads(comm: r2ccl.Communicator) -> None:
         assert not errors, errors
 
 
+def a_group_is_of_its_thread(comm: r2ccl.Communicator) -> None:
+    """Another thread's call waits as ever while this one has a group open."""
+    mine, other = np.ones(300_001, np.int32), np.ones(300_001, np.int32)
+    ends: list[int] = []
+
+    def call() -> None:
+        comm.all_reduce(other)
+        ends.extend((int(other[0]), int(other[-1])))
+
+    with comm.group():
+        comm.all_reduce(mine)
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join(20)
+        assert ends == [comm.size] * 2
+    assert_equal(mine, np.full(300_001, comm.size, np.int32), "all_reduce in the group")
+
+
 def several_communicators(comm: r2ccl.Communicator) -> None:
     """Three communicators of one process, used in turn and at the same time, do not see each other."""
     second, third = (r2ccl.init(config=comm.config) for _ in range(2))
@@ -271,7 +289,9 @@ def several_communicators(comm: r2ccl.Communicator) -> None:
     every_collective(Checks(comm), 1000, (0,))
 
 
-@pytest.mark.parametrize("body", [outstanding, groups, message_order, threads, several_communicators])
+@pytest.mark.parametrize(
+    "body", [outstanding, groups, message_order, threads, a_group_is_of_its_thread, several_communicators]
+)
 @pytest.mark.parametrize(("n", "hosts", "rails"), [(2, 1, 0), (4, 1, 0), (3, 3, 2), (5, 2, 2)])
 def test_at_once(body: Any, n: int, hosts: int, rails: int) -> None:
     run_ranks(body, n, hosts=hosts, rails=rails, timeout_s=40)

@@ -688,6 +688,7 @@ cdef class Engine:
             r2ccl_engine_destroy(core, linger_ns)
         self.orphans.clear()
         self.plans.clear()
+        self.sockets.clear()
 
     def forget(self):
         """In a process that was forked off: the engine is the parent's, and has no thread here. Says nothing to anybody.

@@ -23,15 +23,15 @@ _USAGE_ERROR, _LAB_ERROR = 2, 3
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code. 2: wrong arguments, 3: the lab cannot run here, else that of the ranks."""
     argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["demo"]:  # it sees to rights, errors and exit codes itself
+        from .demo import main as demo  # needs the demo extra
+
+        return demo(argv[1:])
     own, command = _split(argv)
     options = _parser().parse_args(own)
     try:
         if not has_capabilities():
             reexec_in_user_namespace("r2ccl.lab.cli", argv)
-        if options.verb == "demo":
-            from .demo import main as demo  # needs the perf extra
-
-            return demo(options.arguments)
         if options.verb == "check":
             return _check()
         return _run(options, command)
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     """Own arguments, and the command after ``--``."""
-    if "--" not in argv or argv[:1] == ["demo"]:
+    if "--" not in argv:
         return argv, []
     at = argv.index("--")
     return argv[:at], argv[at + 1 :]
@@ -85,8 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--counters", action="store_true", help="print the counters of every rail at the end")
     run.add_argument("--quiet-others", action="store_true", help="pass on the output of rank 0 only")
     verbs.add_parser("check", help="say whether the lab can run here, and if not, why")
-    demo = verbs.add_parser("demo", help="training that loses a NIC in mid-collective, in one picture", add_help=False)
-    demo.add_argument("arguments", nargs=argparse.REMAINDER)
+    verbs.add_parser("demo", help="training that loses a NIC in mid-collective, in one picture", add_help=False)
     return parser
 
 
