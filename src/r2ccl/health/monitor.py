@@ -22,7 +22,8 @@ log = logging.getLogger("r2ccl.health")
 
 _ATTEMPT_S = 0.5  # both ends try at about the same time: one listens while the other dials
 _SHORTEST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 0.4
+_IDLE_S = 1.0  # between looks at nothing, so that stop() is noticed
 _DOWN = 2
 
 
@@ -57,22 +58,24 @@ class Monitor:
         self._around.listeners.close()
 
     def _run(self) -> None:
-        pause_s = _SHORTEST_PAUSE_S
+        pause_s = 0.0
+        down = 0
         try:
             while not self._stop.is_set():
-                if not self._engine.wait_links_down(_LONGEST_PAUSE_S):
-                    pause_s = _SHORTEST_PAUSE_S
+                down = self._engine.wait_links_down(pause_s if down else _IDLE_S)
+                if not down:
+                    pause_s = 0.0
                     continue
-                if self._bring_back():
-                    pause_s = _SHORTEST_PAUSE_S
-                elif not self._stop.wait(pause_s):
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                wanted = self._down()
+                if self._bring_back(wanted) or any(p.peer > self._around.me.rank for p in wanted):
+                    pause_s = _SHORTEST_PAUSE_S  # the one that is dialled listens nearly all the time
+                else:
+                    pause_s = min(max(2 * pause_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         except R2cclError as error:  # the engine ended
             log.debug("monitor ends: %s", error)
 
-    def _bring_back(self) -> bool:
+    def _bring_back(self, down: list[Place]) -> bool:
         """One attempt at all links that are down; whether any came up."""
-        down = self._down()
         if not down:
             return False
         self._renew_interfaces()
