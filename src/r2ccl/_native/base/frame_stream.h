@@ -47,6 +47,10 @@ class FrameStream {
   // The last read took all there was, as far as is known.
   bool drained() const noexcept { return drained_; }
   void close() noexcept;
+  // The payload that is being stored shall be thrown away from here on.
+  void discard_incoming() noexcept {
+    if (in_payload_) in_landing_ = nullptr;
+  }
 
   uint64_t tx_bytes = 0;
   uint64_t rx_bytes = 0;

@@ -90,6 +90,10 @@ bool Call::bind(Device& device) {
     at += run.chunks;
   }
   send_cursor.assign(plan->sends.size(), 0);
+  unsent_bytes.assign(plan->peers.size(), 0);
+  for (size_t p = 0; p < plan->peers.size(); ++p)
+    for (uint32_t s = plan->sends_of[p].begin; s < plan->sends_of[p].end; ++s)
+      for (uint32_t op : plan->sends[s].ops) unsent_bytes[p] += ops[op].elements * ops[op].wire_size;
   dirty.clear();
   remaining = n;
   return true;

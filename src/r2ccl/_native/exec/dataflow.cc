@@ -6,6 +6,15 @@
 
 namespace r2ccl {
 
+namespace {
+
+constexpr double kWorthWaiting = 1.1;
+constexpr double kSmallEtaNs = 2e6;
+// A link whose chunks in flight take longer than this to arrive is relieved of them.
+constexpr double kReliefNs = 40e6;
+
+}  // namespace
+
 // ---- calls ---------------------------------------------------------------------------------------------------------
 
 void Engine::start_next() {
@@ -164,21 +173,68 @@ void Engine::chunk_done(Call& call, uint32_t op, uint32_t chunk) {
 
 // ---- sending -------------------------------------------------------------------------------------------------------
 
-// The usable link with room that has the least in flight for its weight; -1: none.
-int32_t Engine::pick_link(Peer& peer) noexcept {
+// The link that would deliver `bytes` first; -1: none has room, or it is better to wait for one that has none now.
+// A slow link gets a chunk only if it delivers it before the others could deliver all that is still unsent ("earliest
+// completion first", Lim et al., CoNEXT 2017), so that it never holds up the end of a call.
+int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept {
+  const auto n = static_cast<uint32_t>(peer.links.size());
+  if (n == 1) {
+    const bool room = peer.failover.usable(0) && !peer.links[0]->ended_ns && peer.links[0]->link->ready() &&
+                      peer.ledger.count_on(0) < peer.shares.limit(0);
+    return room ? 0 : -1;
+  }
   int32_t best = -1;
-  double best_load = 0;
-  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+  double best_eta = 0, all_rates = 0, all_bytes = 0, best_rate = 0;
+  bool known = true;
+  const Nanoseconds now = monotonic_ns();
+  for (uint32_t l = 0; l < n; ++l) {
     LinkSlot& slot = *peer.links[l];
-    if (!peer.failover.usable(l) || slot.ended_ns || !slot.link->ready()) continue;
-    if (peer.ledger.count_on(l) >= peer.shares.limit(l)) continue;
-    const double load = static_cast<double>(peer.ledger.bytes_on(l)) / peer.shares.weight(l);
-    if (best < 0 || load < best_load) {
-      best = static_cast<int32_t>(l);
-      best_load = load;
+    if (!peer.failover.usable(l) || slot.ended_ns) continue;
+    const auto in_flight = static_cast<double>(peer.ledger.bytes_on(l));
+    const bool rate_known = slot.rate.known();
+    known &= rate_known;
+    const double rate = rate_known ? slot.rate.at(now, peer.ledger.oldest_ns(l), bytes) : peer.shares.weight(l);
+    all_rates += rate;
+    all_bytes += in_flight;
+    if (!slot.link->ready() || peer.ledger.count_on(l) >= peer.shares.limit(l)) continue;
+    const double eta = (in_flight + bytes) / rate;
+    if (best >= 0 && eta >= best_eta) continue;
+    best = static_cast<int32_t>(l);
+    best_eta = eta;
+    best_rate = rate;
+  }
+  if (best < 0 || !known || all_rates <= best_rate) return best;
+  const double others = static_cast<double>(unsent) + all_bytes - static_cast<double>(peer.ledger.bytes_on(best));
+  const double without = others / (all_rates - best_rate);
+  return best_eta > kWorthWaiting * without + kSmallEtaNs ? -1 : best;
+}
+
+// What is in flight on a link that has become slow is sent over a quicker one as well; the receiver takes whichever
+// comes first. Cheaper than declaring the link dead, and nothing to take back if it was only a hiccup.
+void Engine::relieve(Peer& peer, Nanoseconds now) {
+  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    LinkSlot& slow = *peer.links[l];
+    if (!peer.failover.usable(l) || peer.ledger.empty(l) || !slow.rate.known()) continue;
+    // A frame that is not yet written still needs the source memory: it stays with this link.
+    const Sent* sent = peer.ledger.newest(l, slow.link->written() ? 0 : 1);
+    if (!sent) continue;
+    const double rate = slow.rate.at(now, peer.ledger.oldest_ns(l), sent->header.bytes);
+    const double eta = static_cast<double>(peer.ledger.bytes_on(l)) / rate;
+    if (eta < kReliefNs) continue;
+    for (uint32_t o = 0; o < peer.links.size(); ++o) {
+      LinkSlot& quick = *peer.links[o];
+      if (o == l || !peer.failover.usable(o) || quick.ended_ns || !quick.rate.known() || !quick.link->ready()) continue;
+      const double quick_rate = quick.rate.at(now, peer.ledger.oldest_ns(o), sent->header.bytes);
+      if ((static_cast<double>(peer.ledger.bytes_on(o)) + sent->header.bytes) / quick_rate > eta / 4) continue;
+      const ChunkId id = sent->id();
+      const uint32_t bytes = sent->header.bytes;
+      if (!quick.link->write(sent->header, sent->payload)) continue;
+      ++counters_.hedged_chunks;
+      quick.replayed_bytes += bytes;
+      peer.ledger.moved(id, l, o, now);
+      break;
     }
   }
-  return best;
 }
 
 void Engine::pump(Peer& peer) {
@@ -239,7 +295,7 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
     }
     if (run.cursor + 1 == run.chunks) ++cursor;
     ++run.cursor;
-    if (!issue(peer, call, op, chunk)) {
+    if (!issue(peer, call, op, chunk, &call.unsent_bytes[at])) {
       if (run.cursor == run.chunks) --cursor;
       --run.cursor;
       peer.blocked = true;
@@ -250,14 +306,14 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
   return any;
 }
 
-bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk) {
-  const int32_t l = pick_link(peer);
-  if (l < 0) return false;
-  LinkSlot& slot = *peer.links[l];
-  Link& link = *slot.link;
+bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t* unsent) {
   OpRun& run = call.ops[op];
   const r2ccl_op& record = call.plan->ops[op];
   const uint64_t n = call.chunk_length(run, chunk);
+  const int32_t l = pick_link(peer, static_cast<uint32_t>(n * run.wire_size), *unsent);
+  if (l < 0) return false;
+  LinkSlot& slot = *peer.links[l];
+  Link& link = *slot.link;
   const uint8_t lane = call.lane_of(record);
   FrameHeader header{.kind = FrameKind::kData,
                      .lane = lane,
@@ -281,6 +337,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk) {
     if (copy) peer.retained.give(copy);
     return false;
   }
+  *unsent -= header.bytes;
   ++peer.sent[lane];
   if (lane != kLaneP2p) ++peer.outstanding;
   ++counters_.chunks_sent;
@@ -308,7 +365,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk) {
 
 void Engine::pump_replays(Peer& peer) {
   while (peer.ledger.has_replay()) {
-    const int32_t l = pick_link(peer);
+    const int32_t l = pick_link(peer, peer.ledger.next_replay().header.bytes, UINT32_MAX);
     if (l < 0) {
       peer.blocked = true;
       return;
@@ -372,7 +429,7 @@ Engine::Fate Engine::classify(Peer& peer, const FrameHeader& h, Target* target) 
     case ChunkState::kEmpty:
       return Fate::kDeliver;
     case ChunkState::kLanding:
-      // Half of it came over another link. If that link is dead, this is the replay; else the peer repeats itself.
+      // Half of it came over another link, which is dead or slow: this is the replay.
       return abandon_landing(peer, *target) ? Fate::kDeliver : Fate::kRefuse;
     default:
       return Fate::kDuplicate;
@@ -383,8 +440,13 @@ bool Engine::abandon_landing(Peer& peer, const Target& t) {
   for (uint32_t l = 0; l < peer.links.size(); ++l) {
     const LinkSlot& slot = *peer.links[l];
     if (slot.landing_call != t.call || slot.landing_op != t.op || slot.landing_chunk != t.chunk) continue;
-    if (peer.failover.usable(l)) return false;
-    fence(peer, l);
+    if (peer.failover.usable(l)) {  // it is slow, and the peer has sent the chunk over another link, too
+      slot.link->discard_incoming();
+    } else {
+      fence(peer, l);
+    }
+    peer.links[l]->landing_call = nullptr;
+    t.call->ops[t.op].state[t.chunk] = ChunkState::kEmpty;
     return true;
   }
   return false;
@@ -430,6 +492,14 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     chunk_done(*landing_call, op, chunk);
     return;
   }
+  if (!payload && h.bytes > 0) {
+    // Thrown away: a copy of a chunk that came, or is coming, over another link; or no staging was left for it.
+    if (peer.arrived({h.call, h.message, h.chunk})) {
+      ++counters_.duplicate_chunks;
+      note_arrival(peer, slot, h);
+    }
+    return;
+  }
   Target t;
   const Fate fate = classify(peer, h, &t);
   if (status() != Status::OK) return;
@@ -443,10 +513,6 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     ++counters_.duplicate_chunks;
     if (landing_slot) peer.staging.give(landing_slot);
     note_arrival(peer, slot, h);
-    return;
-  }
-  if (!payload && h.bytes > 0) {  // no staging was left: the peer overran its window
-    ++counters_.refused_frames;
     return;
   }
   if (fate == Fate::kEarly) {

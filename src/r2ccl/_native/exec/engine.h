@@ -19,6 +19,7 @@
 #include "flow/failover.h"
 #include "flow/ledger.h"
 #include "flow/probation.h"
+#include "flow/rate.h"
 #include "flow/shares.h"
 #include "memory/slots.h"
 #include "oob/control_socket.h"
@@ -37,6 +38,7 @@ struct LinkSlot {
 
   std::unique_ptr<Link> link;
   StallDetector detector;
+  LinkRate rate;
   Probation probation;
   Nanoseconds probation_since_ns = 0;
   Nanoseconds heard_ns = 0;
@@ -190,8 +192,9 @@ class Engine final : LinkEvents, ControlEvents {
   void run_op(Call& call, uint32_t op);
   void pump(Peer& peer);
   bool pump_call(Peer& peer, Call& call, bool* waits);
-  bool issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk);
-  int32_t pick_link(Peer& peer) noexcept;
+  bool issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t* unsent);
+  int32_t pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept;
+  void relieve(Peer& peer, Nanoseconds now);
   void pump_replays(Peer& peer);
   void chunk_done(Call& call, uint32_t op, uint32_t chunk);
   Call* call_of(Peer& peer, const FrameHeader& header) noexcept;

@@ -83,7 +83,11 @@ void Engine::note_credit(Peer& peer, uint8_t lane, uint32_t freed) {
 void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
   Sent sent;
   if (!peer.ledger.acknowledge(id, link, &sent)) return;
-  if (sent.link < peer.links.size()) peer.links[sent.link]->detector.acknowledged(monotonic_ns(), sent.posted_ns);
+  if (sent.link < peer.links.size()) {
+    const Nanoseconds now = monotonic_ns();
+    peer.links[sent.link]->detector.acknowledged(now, sent.posted_ns);
+    peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
+  }
   acknowledged(peer, sent);
 }
 
@@ -220,6 +224,7 @@ void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause) {
     return;
   }
   event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, 0);
+  peer.links[l]->rate.failed(monotonic_ns(), peer.ledger.oldest_ns(l));
   peer.failover.suspect(l, monotonic_ns(), &peer.actions);
   carry_out(peer);
 }
@@ -492,6 +497,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
   }
   peer.failover.tick(now, &peer.actions);
   carry_out(peer);
+  if (peer.links.size() > 1 && !peer.ledger.empty()) relieve(peer, now);
 
   if (peer.said_goodbye) {
     if (now - peer.goodbye_ns < kClosedGraceNs || alarm_.active || !needs(peer)) return;

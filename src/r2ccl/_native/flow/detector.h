@@ -36,7 +36,7 @@ class StallDetector {
   void progress(Nanoseconds now, uint64_t reading) noexcept {
     if (reading == reading_) return;
     reading_ = reading;
-    moved_ns_ = now;
+    acknowledged(now, moved_ns_);  // a slow link moves in larger steps: its usual gap grows with them
   }
 
   // oldest_posted_ns: of the chunks in flight on the link, 0 when there is none.

@@ -83,6 +83,23 @@ class SendLedger {
     return n;
   }
 
+  // The newest chunk in flight on the link, but for the `skip` newest; nullptr: there is none.
+  const Sent* newest(uint32_t link, uint32_t skip) const noexcept {
+    const List& list = lists_[link];
+    if (list.count <= skip) return nullptr;
+    int32_t i = list.head;
+    for (uint32_t k = skip + 1; k < list.count; ++k) i = pool_[i].next;
+    return &pool_[i];
+  }
+  // A chunk in flight on one link has been sent over another, too: from now on it counts there.
+  void moved(const ChunkId& id, uint32_t from, uint32_t to, Nanoseconds now) {
+    Sent sent;
+    if (!take(lists_[from], id, &sent)) return;
+    sent.posted_ns = now;
+    if (sent.replay) ++replaying_;
+    post(to, sent);
+  }
+
   bool has_replay() const noexcept { return replay_.head != kNone; }
   const Sent& next_replay() const noexcept { return pool_[replay_.head]; }
   // The next chunk to replay was handed to another link.

@@ -67,6 +67,7 @@ class FaultyLink final : public Link, LinkEvents {
   }
   void flush() noexcept override { inner_->flush(); }
   void fence() noexcept override { inner_->fence(); }
+  void discard_incoming() noexcept override { inner_->discard_incoming(); }
   uint64_t progress() noexcept override { return inner_->progress(); }
   bool written() const noexcept override { return inner_->written(); }
   bool lossless() const noexcept override { return false; }

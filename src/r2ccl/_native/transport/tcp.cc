@@ -37,6 +37,7 @@ class TcpLink final : public Link {
   void control(const FrameHeader& header, const void* payload) noexcept override { stream_.control(header, payload); }
   void flush() noexcept override { note(stream_.flush()); }
   void fence() noexcept override { stream_.close(); }
+  void discard_incoming() noexcept override { stream_.discard_incoming(); }
   bool written() const noexcept override { return stream_.idle(); }
   int fd() const noexcept override { return stream_.fd(); }
 

@@ -45,6 +45,8 @@ class Link {
   virtual void flush() noexcept {}
   // Ends the link at this end: after return it neither reads source memory nor writes any destination.
   virtual void fence() noexcept = 0;
+  // The payload that is being stored is not wanted any more: the rest of it is thrown away.
+  virtual void discard_incoming() noexcept {}
   // Grows while bytes are known to reach the peer; the stall rule compares two readings.
   virtual uint64_t progress() noexcept = 0;
   // All that was written has left this process (used when acknowledgements are switched off).

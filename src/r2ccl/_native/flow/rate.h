@@ -1,0 +1,45 @@
+// How fast a link carries chunks, learnt from its acknowledgements. One instance per link; time comes in.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace r2ccl {
+
+class LinkRate {
+ public:
+  // A chunk was acknowledged. The link was busy with it since it was posted, or since the one before was acknowledged.
+  void acknowledged(Nanoseconds now, Nanoseconds posted_ns, uint32_t bytes) noexcept {
+    const Nanoseconds from = std::max(posted_ns, acknowledged_ns_);
+    const double gap = now > from ? static_cast<double>(now - from) : 1.0;
+    bytes_ = bytes_ * kKeep + bytes;
+    busy_ns_ = busy_ns_ * kKeep + gap;
+    acknowledged_ns_ = now;
+  }
+
+  // The link failed with chunks in flight: the time since it last moved brought nothing.
+  void failed(Nanoseconds now, Nanoseconds oldest_posted_ns) noexcept {
+    if (oldest_posted_ns == 0) return;
+    const Nanoseconds since = std::max(oldest_posted_ns, acknowledged_ns_);
+    if (now > since) busy_ns_ += static_cast<double>(now - since);
+    acknowledged_ns_ = now;
+  }
+
+  bool known() const noexcept { return bytes_ > 0; }
+  // Bytes per nanosecond. A link that has been silent for longer than its next chunk should take is as slow as that.
+  double at(Nanoseconds now, Nanoseconds oldest_posted_ns, uint32_t chunk_bytes) const noexcept {
+    const double rate = bytes_ / std::max(busy_ns_, 1.0);
+    if (oldest_posted_ns == 0) return rate;
+    const Nanoseconds since = std::max(oldest_posted_ns, acknowledged_ns_);
+    const double silent = now > since ? static_cast<double>(now - since) : 0.0;
+    return silent * rate > 2.0 * chunk_bytes ? chunk_bytes / silent : rate;
+  }
+
+ private:
+  static constexpr double kKeep = 0.875;
+  double bytes_ = 0, busy_ns_ = 0;
+  Nanoseconds acknowledged_ns_ = 0;
+};
+
+}  // namespace r2ccl
