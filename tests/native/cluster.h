@@ -43,30 +43,34 @@ struct Options {
   uint32_t rails = 2;
   Kind kind = Kind::kTcp;
   uint64_t chunk_bytes = 4096, staging_bytes = 4096 * 24, eager_bytes = 0;
-  uint64_t stall_floor_ns = 30'000'000, outage_ns = 2'000'000'000;
+  uint64_t stall_floor_ns = 2'000'000'000, outage_ns = 2'000'000'000;
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
 };
+
+inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
+  r2ccl_settings s{};
+  s.rank = rank;
+  s.size = o.ranks;
+  s.chunk_bytes = o.chunk_bytes;
+  s.staging_bytes = o.staging_bytes;
+  s.eager_bytes = o.eager_bytes;
+  s.spin_ns = 20'000;
+  s.stall_floor_ns = o.stall_floor_ns;
+  s.stall_factor = 4;
+  s.outage_ns = o.outage_ns;
+  s.failover = o.failover;
+  s.yield_when_spinning = 1;
+  const std::string script = static_cast<size_t>(rank) < o.scripts.size() ? o.scripts[static_cast<size_t>(rank)] : "";
+  s.fault_script = script.c_str();
+  return std::make_unique<Engine>(s);
+}
 
 class Cluster {
  public:
   explicit Cluster(const Options& o) : options(o) {
     for (int r = 0; r < o.ranks; ++r) {
-      r2ccl_settings s{};
-      s.rank = r;
-      s.size = o.ranks;
-      s.chunk_bytes = o.chunk_bytes;
-      s.staging_bytes = o.staging_bytes;
-      s.eager_bytes = o.eager_bytes;
-      s.spin_ns = 20'000;
-      s.stall_floor_ns = o.stall_floor_ns;
-      s.stall_factor = 4;
-      s.outage_ns = o.outage_ns;
-      s.failover = o.failover;
-      s.yield_when_spinning = 1;
-      const std::string script = static_cast<size_t>(r) < o.scripts.size() ? o.scripts[r] : "";
-      s.fault_script = script.c_str();
-      engines.push_back(std::make_unique<Engine>(s));
+      engines.push_back(make_engine(o, r));
     }
     for (int a = 0; a < o.ranks; ++a)
       for (int b = a + 1; b < o.ranks; ++b) join(a, b);
