@@ -75,7 +75,7 @@ test: build lab-tools ## every test that this machine can run; a skipped one say
 	$(MAKE) --no-print-directory test-tsan
 
 test-python: build ## the Python tests alone
-	$(BIN)/python -m pytest -q -rs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -rfEs $(PYTEST_ARGS)
 
 test-native: $(REQUIREMENTS) ## the C++ tests
 	tools/native_tests.sh $(BUILD)/native "" $(JOBS)

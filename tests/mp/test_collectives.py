@@ -66,15 +66,15 @@ def battery(comm: r2ccl.Communicator, large: int) -> int:
 @pytest.mark.parametrize(
     ("n", "hosts", "rails", "large"),
     [
-        (1, 1, 0, LARGE),
+        (1, 1, 0, 0),
         (2, 1, 0, LARGE),
         (3, 1, 0, LARGE),
         (4, 1, 0, 0),
         (5, 1, 0, 0),
-        (6, 1, 0, LARGE),
-        (2, 2, 1, LARGE),
+        (6, 1, 0, 0),
+        (2, 2, 1, 0),
         (2, 2, 3, LARGE),
-        (3, 3, 2, LARGE),
+        (3, 3, 2, 0),
         (3, 2, 1, 0),
         (4, 2, 2, 0),
         (5, 2, 3, LARGE),
@@ -138,7 +138,7 @@ def forced(n: int, hosts: int) -> list[dict[str, str]]:
 def test_every_algorithm_when_forced(n: int, hosts: int, rails: int) -> None:
     def work(comm: r2ccl.Communicator) -> dict[str, set[str]]:
         checks = Checks(comm)
-        for count in (0, 1, 3, 1000, 50_021, 300_007):
+        for count in (0, 3, 1000, 200_003):
             every_collective(checks, count, range(comm.size) if count == 1000 else (comm.size - 1,))
         return checks.plans
 
@@ -234,7 +234,7 @@ def threads(comm: r2ccl.Communicator) -> None:
     def messages() -> None:
         try:
             right, left = (rank + 1) % size, (rank - 1) % size
-            for i in range(60):
+            for i in range(30):
                 out = np.zeros(500 + i, np.int32)
                 work = comm.recv(out, left, async_op=True)
                 comm.send(data(rank, 500 + i, i), right)
@@ -244,7 +244,7 @@ def threads(comm: r2ccl.Communicator) -> None:
             errors.append(error)
 
     for bodies in ((collectives, collectives), (collectives, messages)):
-        running = [threading.Thread(target=body, args=(60,) if body is collectives else ()) for body in bodies]
+        running = [threading.Thread(target=body, args=(30,) if body is collectives else ()) for body in bodies]
         for thread in running:
             thread.start()
         for thread in running:

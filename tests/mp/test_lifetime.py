@@ -46,7 +46,7 @@ def test_timeout_names_whom_it_waits_for(hosts: int, rails: int) -> None:
 
     def work(comm: Comm) -> str:
         if comm.rank == 1:
-            time.sleep(1.0)
+            time.sleep(0.6)
             comm.all_reduce(np.zeros(1000))
             return ""
         x = np.zeros(1000)
@@ -54,7 +54,7 @@ def test_timeout_names_whom_it_waits_for(hosts: int, rails: int) -> None:
         with pytest.raises(r2ccl.Timeout) as caught:
             comm.all_reduce(x, timeout_s=0.3)
         assert 0.25 < time.monotonic() - begin < BOUND_S
-        time.sleep(1.2)  # the call goes on, and comes to its end once rank 1 is there
+        time.sleep(0.6)  # the call goes on, and comes to its end once rank 1 is there
         assert comm.stats()["calls"] == 1
         comm.check()
         return str(caught.value)
@@ -202,7 +202,7 @@ def test_a_dropped_work_does_no_harm() -> None:
 def endless(comm: Comm, folder: str) -> None:
     x = np.zeros(100_000, np.float32)
     for i in range(1_000_000):
-        comm.all_reduce(x, timeout_s=2.0)
+        comm.all_reduce(x, timeout_s=1.0)
         if i == 5:
             (Path(folder) / f"ready{comm.rank}").touch()
 
@@ -273,7 +273,7 @@ def test_a_frozen_rank_is_a_timeout_and_close_does_not_wait_for_it(tmp_path: Pat
         group.stop(1)
         outcomes = group.join(timeout_s=25, return_exceptions=True)
         elapsed = time.monotonic() - begin
-    assert 1.0 < elapsed < 2.0 + 2 * BOUND_S
+    assert 0.5 < elapsed < 1.0 + 2 * BOUND_S
     texts = [outcomes[r][0] for r in (0, 2)]
     assert any(t.startswith("Timeout") for t in texts), texts
     for text in texts:
@@ -379,9 +379,7 @@ def test_ctrl_c_leaves_the_communicator_usable() -> None:
     run_ranks(work, 2, timeout_s=20)
 
 
-@pytest.mark.parametrize(
-    "end", ["", "sys.exit(0)", "comm.close()", "del comm", "works = [comm.all_reduce(np.zeros(9), async_op=True)]"]
-)
+@pytest.mark.parametrize("end", ["sys.exit(0)", "del comm", "works = [comm.all_reduce(np.zeros(9), async_op=True)]"])
 def test_exit_without_close(end: str) -> None:
     port = free_port()
     program = f"x = np.ones(1000)\ncomm.all_reduce(x)\nassert x[0] == 2\n{end}\n"

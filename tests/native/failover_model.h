@@ -326,7 +326,11 @@ class World {
   void repeat(int e, uint32_t l) {
     std::vector<FailoverAction> out, wanted;
     ends_[e].failover.tick(Failover::kRepeatNs, &out);
-    for (auto& one : ends_[e].failover.links_) one.noticed_ns = 0;
+    // Time is left out of the state: any repetition may come at any moment.
+    for (auto& one : ends_[e].failover.links_) {
+      one.noticed_ns = 0;
+      one.repeat_ns = Failover::kRepeatNs;
+    }
     for (auto& a : out)
       if (a.link == l) wanted.push_back(a);
     carry_out(e, wanted);
