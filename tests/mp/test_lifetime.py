@@ -282,7 +282,23 @@ def test_a_frozen_rank_is_a_timeout_and_close_does_not_wait_for_it(tmp_path: Pat
     assert all(outcomes[r][1] < BOUND_S for r in (0, 2))
 
 
-def test_a_rank_that_was_only_slow_is_no_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "rails"),
+    [
+        (1, 0),
+        (3, 2),
+        pytest.param(
+            3,
+            1,
+            marks=pytest.mark.xfail(
+                strict=False,
+                reason="the answer of a peer that was frozen makes its only link suspect of a stall, and then none is left",
+            ),
+        ),
+    ],
+    ids=["shm", "tcp", "tcp, one rail"],
+)
+def test_a_rank_that_was_only_slow_is_no_failure(tmp_path: Path, hosts: int, rails: int) -> None:
     """Negative control: frozen for less than the timeout."""
 
     def work(comm: Comm, folder: str) -> int:
@@ -296,12 +312,12 @@ def test_a_rank_that_was_only_slow_is_no_failure(tmp_path: Path) -> None:
                 (Path(folder) / f"ready{comm.rank}").touch()
         return total
 
-    with RankGroup(work, 3, hosts=3, args=(str(tmp_path),)) as group:
+    with RankGroup(work, 3, hosts=hosts, rails=rails, args=(str(tmp_path),)) as group:
         wait_for(tmp_path / "ready", 3)
         group.stop(1)
         time.sleep(0.5)
         group.cont(1)
-        assert group.join(timeout_s=30) == [200 * 3 * 100_000] * 3
+        assert group.join(timeout_s=10) == [200 * 3 * 100_000] * 3
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
