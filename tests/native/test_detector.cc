@@ -57,18 +57,30 @@ CASE(a_peer_that_is_silent_everywhere_costs_no_link) {
 CASE(bytes_that_move_keep_a_slow_link_alive) {
   StallDetector d(kFloor, 4);
   uint64_t reading = 1;
-  for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kMs) {
-    if (d.wants_progress(t, kStart)) d.progress(t, ++reading);
+  for (Nanoseconds t = kStart; t < kStart + StallDetector::kPatience * kFloor; t += kMs) {
+    if (d.wants_progress(t, kStart)) d.progress(t, ++reading, kStart);
     CHECK(d.step(t, kStart, t) != Verdict::kSuspect);
   }
+  CHECK(d.slow(kStart + 2 * kFloor, kStart));
+}
+
+CASE(bytes_alone_do_not_keep_a_link_for_ever) {
+  StallDetector d(kFloor, 4);
+  uint64_t reading = 1;
+  bool suspected = false;
+  for (Nanoseconds t = kStart; t < kStart + 4 * StallDetector::kPatience * kFloor; t += kMs) {
+    if (d.wants_progress(t, kStart)) d.progress(t, ++reading, kStart);
+    suspected |= d.step(t, kStart, t) == Verdict::kSuspect;
+  }
+  CHECK(suspected);
 }
 
 CASE(a_reading_that_stands_still_is_no_progress) {
   StallDetector d(kFloor, 4);
-  d.progress(kStart, 5);
+  d.progress(kStart, 5, kStart);
   bool suspected = false;
   for (Nanoseconds t = kStart; t < kStart + 3 * kFloor; t += kMs) {
-    d.progress(t, 5);
+    d.progress(t, 5, kStart);
     suspected |= d.step(t, kStart, t) == Verdict::kSuspect;
   }
   CHECK(suspected);

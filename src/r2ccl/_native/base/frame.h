@@ -24,6 +24,7 @@ enum class FrameKind : uint8_t {
   kWake = 12,     // something lies in shared memory for a process that sleeps
   kOpen = 13,     // first on a link that was connected again: link `message`, generation `chunk`
   kReady = 14,    // link `message` has passed its probation at the sender
+  kCompare = 15,  // payload: the sender's r2ccl_call_info of collective `call`, in which nothing moves
   kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
 };
 

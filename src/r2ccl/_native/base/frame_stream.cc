@@ -87,6 +87,7 @@ int FrameStream::flush() noexcept {
     if (data_active_ && data_sent_ == frame_bytes) {
       data_active_ = false;
       data_sent_ = 0;
+      data_mark_ = tx_bytes;
     }
   }
   return 0;

@@ -52,6 +52,9 @@ class FrameStream {
     if (in_payload_) in_landing_ = nullptr;
   }
 
+  // Bytes written up to the end of the last data frame, or all while one is under way.
+  uint64_t data_mark() const noexcept { return data_active_ ? tx_bytes : data_mark_; }
+
   uint64_t tx_bytes = 0;
   uint64_t rx_bytes = 0;
 
@@ -71,6 +74,7 @@ class FrameStream {
   FrameHeader data_header_{};
   const uint8_t* data_payload_ = nullptr;
   size_t data_sent_ = 0;  // of header and payload together
+  uint64_t data_mark_ = 0;
 
   std::unique_ptr<uint8_t[]> in_;
   size_t in_begin_ = 0;

@@ -45,9 +45,9 @@ struct Call {
   uint64_t chunk_elements = 1;
   std::vector<OpRun> ops;
   std::vector<ChunkState> states;
-  std::vector<uint32_t> send_cursor;  // by index in plan->sends: the op that is being sent
+  std::vector<uint32_t> send_cursor;   // by index in plan->sends: the op that is being sent
   std::vector<uint64_t> unsent_bytes;  // by position in plan->peers
-  std::vector<uint32_t> dirty;        // ops to look at again
+  std::vector<uint32_t> dirty;         // ops to look at again
   uint8_t* scratch = nullptr;
   size_t scratch_bytes = 0;
   uint32_t remaining = 0;  // ops not done

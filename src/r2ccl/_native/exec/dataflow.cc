@@ -10,8 +10,6 @@ namespace {
 
 constexpr double kWorthWaiting = 1.1;
 constexpr double kSmallEtaNs = 2e6;
-// A link whose chunks in flight take longer than this to arrive is relieved of them.
-constexpr double kReliefNs = 40e6;
 
 }  // namespace
 
@@ -214,13 +212,13 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
 void Engine::relieve(Peer& peer, Nanoseconds now) {
   for (uint32_t l = 0; l < peer.links.size(); ++l) {
     LinkSlot& slow = *peer.links[l];
-    if (!peer.failover.usable(l) || peer.ledger.empty(l) || !slow.rate.known()) continue;
+    const Nanoseconds oldest = peer.ledger.oldest_ns(l);
+    if (!peer.failover.usable(l) || !slow.rate.known() || !slow.detector.slow(now, oldest)) continue;
     // A frame that is not yet written still needs the source memory: it stays with this link.
     const Sent* sent = peer.ledger.newest(l, slow.link->written() ? 0 : 1);
     if (!sent) continue;
-    const double rate = slow.rate.at(now, peer.ledger.oldest_ns(l), sent->header.bytes);
+    const double rate = slow.rate.at(now, oldest, sent->header.bytes);
     const double eta = static_cast<double>(peer.ledger.bytes_on(l)) / rate;
-    if (eta < kReliefNs) continue;
     for (uint32_t o = 0; o < peer.links.size(); ++o) {
       LinkSlot& quick = *peer.links[o];
       if (o == l || !peer.failover.usable(o) || quick.ended_ns || !quick.rate.known() || !quick.link->ready()) continue;
@@ -231,6 +229,7 @@ void Engine::relieve(Peer& peer, Nanoseconds now) {
       if (!quick.link->write(sent->header, sent->payload)) continue;
       ++counters_.hedged_chunks;
       quick.replayed_bytes += bytes;
+      slow.rate.failed(now, oldest);
       peer.ledger.moved(id, l, o, now);
       break;
     }
@@ -406,7 +405,11 @@ Engine::Fate Engine::classify(Peer& peer, const FrameHeader& h, Target* target) 
   if (h.message >> 24 != h.lane || h.bytes > settings_.chunk_bytes) return Fate::kRefuse;
   Call* call = call_of(peer, h);
   if (!call) {
-    if (peer.arrived({h.call, h.message, h.chunk})) return Fate::kDuplicate;
+    if (peer.arrived({h.call, h.message, h.chunk})) {
+      r2ccl_call_info mine{};
+      if (h.lane != kLaneP2p && known_call(h.call, &mine) && signature_of(mine) != h.signature) raise_alarm(h.call);
+      return Fate::kDuplicate;
+    }
     return Fate::kEarly;
   }
   if (call->signature != h.signature) {
@@ -497,6 +500,8 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     if (peer.arrived({h.call, h.message, h.chunk})) {
       ++counters_.duplicate_chunks;
       note_arrival(peer, slot, h);
+    } else if (h.bytes > settings_.chunk_bytes) {
+      ++counters_.refused_frames;
     }
     return;
   }
@@ -592,6 +597,7 @@ void Engine::use_up(Peer& peer, uint8_t lane) {
 void Engine::note_arrival(Peer& peer, LinkSlot& slot, const FrameHeader& h) {
   if (slot.link->lossless()) return;
   slot.heard_ns = monotonic_ns();
+  heard(peer, slot.heard_ns);
   bool soon = !settings_.failover;  // only credits travel
   if (settings_.failover) {
     slot.acks.push_back({h.call, h.message, h.chunk});

@@ -63,7 +63,7 @@ void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, double 
 }
 
 void Engine::add_link(std::unique_ptr<Link> link, bool down) {
-  if (!link->lossless()) link = make_faulty_link(std::move(link), script_);
+  if (!link->lossless()) link = make_faulty_link(std::move(link), script_, false);
   Peer& peer = *peers_[link->peer()];
   link->index = static_cast<uint32_t>(peer.links.size());
   polled_.push_back(link.get());

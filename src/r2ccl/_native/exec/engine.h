@@ -68,6 +68,7 @@ struct Peer final : ArrivedSet {
   std::vector<std::unique_ptr<LinkSlot>> links;
   std::unique_ptr<ControlSocket> control;
   Nanoseconds control_heard_ns = 0;
+  Nanoseconds heard_ns = 0, alive_since_ns = 0;  // over any path; since when without a long break
   SendLedger ledger;
   Failover failover;
   Shares shares;
@@ -237,11 +238,14 @@ class Engine final : LinkEvents, ControlEvents {
   void admit(Peer& peer, uint32_t link, Nanoseconds now);
   void links_changed();
   bool needs(const Peer& peer) const noexcept;
+  void heard(Peer& peer, Nanoseconds now) noexcept;
+  void compare_if_stuck(Nanoseconds now);
 
   // verdict.cc
   void fail(Status status, const std::string& text);
   void mismatch(Peer& peer, const FrameHeader& header);
   void raise_alarm(uint64_t sequence);
+  bool known_call(uint64_t sequence, r2ccl_call_info* info);
   void heard_alarm(Peer& peer, const FrameHeader& header, const uint8_t* payload);
   void resolve_alarm(Nanoseconds now, bool at_deadline);
   std::string missing(const Call& call);
@@ -283,12 +287,15 @@ class Engine final : LinkEvents, ControlEvents {
   uint32_t poll_count_ = 0;
   Nanoseconds next_tick_ns_ = 0;
   Alarm alarm_;
+  // A collective in which nothing moves: perhaps the ranks disagree, and no frame can show it.
+  uint64_t stuck_sequence_ = 0, stuck_moves_ = 0;
+  Nanoseconds stuck_since_ns_ = 0, stuck_asked_ns_ = 0;
   r2ccl_counters counters_{};
 
   // Waiting.
   std::mutex wait_mutex_;
   std::condition_variable done_cv_, park_cv_, links_cv_;
-  uint32_t links_down_ = 0;        // under wait_mutex_
+  uint32_t links_down_ = 0;  // under wait_mutex_
   uint64_t link_changes_ = 0, link_changes_seen_ = 0;
   std::atomic<uint32_t> waiters_{0};   // want the lock, which the engine's thread shall leave
   std::atomic<uint32_t> wanted_{0};    // of these, the ones that a driving caller leaves it to

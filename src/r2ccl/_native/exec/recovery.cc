@@ -18,6 +18,7 @@ constexpr Nanoseconds kMillisecond = 1'000'000;
 constexpr Nanoseconds kGoodbyeGraceNs = 20 * kMillisecond;
 // A peer that closed is missed only if a call still needs it after this.
 constexpr Nanoseconds kClosedGraceNs = 200 * kMillisecond;
+constexpr Nanoseconds kCompareAfterNs = 200 * kMillisecond;
 constexpr Nanoseconds kQueryEveryNs = 50 * kMillisecond;
 constexpr size_t kMaxIdsPerFrame = 1000;
 
@@ -112,8 +113,13 @@ void Engine::on_control(int32_t rank, const FrameHeader& h, const uint8_t* paylo
 }
 
 void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const uint8_t* payload) {
+  if (h.kind == FrameKind::kGoodbye) {  // also when this rank has ended: it must not take the peer's end for a death
+    goodbye(peer, h, payload);
+    return;
+  }
   if (status() != Status::OK) return;
   const Nanoseconds now = monotonic_ns();
+  heard(peer, now);
   switch (h.kind) {
     case FrameKind::kAck:
       for (const ChunkId& id : ids_of(h, payload)) acknowledge(peer, static_cast<uint32_t>(std::max(via, 0)), id);
@@ -171,9 +177,13 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       if (static_cast<int32_t>(h.message) != settings_.rank && h.message < peers_.size())
         peer_lost(static_cast<int32_t>(h.message), false, "as another rank reports");
       break;
-    case FrameKind::kGoodbye:
-      goodbye(peer, h, payload);
+    case FrameKind::kCompare: {
+      r2ccl_call_info mine{}, theirs{};
+      if (h.bytes != sizeof theirs || !known_call(h.call, &mine)) break;
+      std::memcpy(&theirs, payload, sizeof theirs);
+      if (std::memcmp(&mine, &theirs, sizeof mine) != 0) raise_alarm(h.call);
       break;
+    }
     case FrameKind::kQuery:
       send_all_credits(peer);
       break;
@@ -354,6 +364,7 @@ bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
   LinkSlot& slot = *peer.links[l];
   const uint32_t rail = slot.link->rail();
   auto link = make_tcp_link(rank, rail, fd, static_cast<uint32_t>(std::max<uint64_t>(settings_.chunk_bytes, 64 << 10)));
+  if (slot.link->struck()) link = make_faulty_link(std::move(link), script_, true);
   link->index = l;
   link->inherit_counters(*slot.link);
   std::replace(polled_.begin(), polled_.end(), slot.link.get(), link.get());
@@ -435,7 +446,7 @@ void Engine::control_ended(Peer& peer, int error) {
   peer.control->close();
   if (peer.said_goodbye || peer.gone) return;
   // The peer's kernel ended the socket: the process is gone. Anything else is the network's doing: rails may live.
-  if (orderly) peer_lost(peer.rank, true, "its process ended");
+  if (orderly && status() == Status::OK) peer_lost(peer.rank, true, "its process ended");
 }
 
 void Engine::peer_lost(int32_t rank, bool tell, const char* how) {
@@ -452,12 +463,36 @@ void Engine::peer_lost(int32_t rank, bool tell, const char* how) {
 
 // ---- time ----------------------------------------------------------------------------------------------------------
 
+void Engine::heard(Peer& peer, Nanoseconds now) noexcept {
+  if (now > peer.heard_ns + settings_.stall_floor_ns) peer.alive_since_ns = now;
+  peer.heard_ns = now;
+}
+
+// Where all ranks that would send wait for others, no data frame can show that they are in different calls.
+void Engine::compare_if_stuck(Nanoseconds now) {
+  const uint64_t moves = counters_.chunks_sent + counters_.chunks_received;
+  if (!current_ || current_->sequence != stuck_sequence_ || moves != stuck_moves_) {
+    stuck_sequence_ = current_ ? current_->sequence : 0;
+    stuck_moves_ = moves;
+    stuck_since_ns_ = stuck_asked_ns_ = now;
+    return;
+  }
+  // Ever more rarely: a rank that computes for minutes is not asked every moment.
+  const Nanoseconds stuck = now - stuck_since_ns_;
+  if (stuck < kCompareAfterNs || now - stuck_asked_ns_ < std::min(stuck / 2, 10 * kCompareAfterNs)) return;
+  stuck_asked_ns_ = now;
+  const FrameHeader h{.kind = FrameKind::kCompare, .bytes = sizeof current_->info, .call = current_->sequence};
+  for (auto& peer : peers_)
+    if (peer && peer->control && peer->control->open()) peer->control->send(h, &current_->info);
+}
+
 void Engine::tick(Nanoseconds now) {
   next_tick_ns_ = now + kMillisecond;
   if (status() != Status::OK) return;
   for (auto& peer : peers_)
     if (peer && !peer->gone) tick_peer(*peer, now);
   send_all_acks();
+  compare_if_stuck(now);
   if (alarm_.active) resolve_alarm(now, now - alarm_.since_ns > 300 * kMillisecond);
   run_dirty();
 }
@@ -483,8 +518,10 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
     Nanoseconds elsewhere = peer.control_heard_ns;
     for (uint32_t o = 0; o < peer.links.size(); ++o)
       if (o != l) elsewhere = std::max(elsewhere, peer.links[o]->heard_ns);
-    if (slot.detector.wants_progress(now, oldest)) slot.detector.progress(now, slot.link->progress());
-    switch (slot.detector.step(now, oldest, elsewhere)) {
+    if (slot.detector.wants_progress(now, oldest)) slot.detector.progress(now, slot.link->progress(), oldest);
+    uint32_t others = 0;
+    for (uint32_t o = 0; o < peer.links.size(); ++o) others += o != l && peer.failover.usable(o);
+    switch (slot.detector.step(now, oldest, elsewhere, peer.alive_since_ns, others == 0)) {
       case StallDetector::Verdict::kFine:
         break;
       case StallDetector::Verdict::kAskPeer:
@@ -526,7 +563,13 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
   if (peer.blocked && peer.blocked_since_ns && now - peer.blocked_since_ns > kQueryEveryNs &&
       now - peer.queried_ns > kQueryEveryNs) {
     peer.queried_ns = now;
-    spread(peer, {.kind = FrameKind::kQuery}, nullptr, -1);
+    // Not over links with chunks in flight: the bytes would look like progress of those.
+    if (peer.control && peer.control->open()) peer.control->send({.kind = FrameKind::kQuery});
+    for (uint32_t l = 0; l < peer.links.size(); ++l) {
+      if (!peer.failover.usable(l) || !peer.ledger.empty(l)) continue;
+      peer.links[l]->link->control({.kind = FrameKind::kQuery}, nullptr);
+      peer.links[l]->link->flush();
+    }
     mark_dirty(peer);
   }
 }

@@ -120,6 +120,14 @@ void Engine::mismatch(Peer& peer, const FrameHeader& h) {
                              " with another size or dtype than the " + mine + " posted here");
 }
 
+// What this rank's collective `sequence` is; false: it has not been called yet, or too long ago.
+bool Engine::known_call(uint64_t sequence, r2ccl_call_info* info) {
+  std::lock_guard lock(submit_mutex_);
+  if (sequence >= next_sequence_ || sequence + kHistory < next_sequence_) return false;
+  *info = history_[sequence % kHistory];
+  return true;
+}
+
 // Tells all ranks that they disagree about a call, and what it is here.
 void Engine::raise_alarm(uint64_t sequence) {
   if (!alarm_.active) {
@@ -132,12 +140,7 @@ void Engine::raise_alarm(uint64_t sequence) {
   }
   if (alarm_.sequence != sequence || alarm_.own_sent) return;
   r2ccl_call_info info{};
-  bool have = false;
-  {
-    std::lock_guard lock(submit_mutex_);
-    have = sequence < next_sequence_ && sequence + kHistory > next_sequence_;
-    if (have) info = history_[sequence % kHistory];
-  }
+  const bool have = known_call(sequence, &info);
   alarm_.own_sent = have;
   if (have) {
     alarm_.infos[settings_.rank] = info;

@@ -11,6 +11,8 @@ namespace r2ccl {
 //  - something is in flight on it,
 //  - for max(floor, factor x usual gap) nothing was acknowledged and no byte moved on it, and
 //  - the peer was heard over another path in the second half of that time.
+// Byte progress alone puts suspicion off for at most kPatience times as long: a link that moves bytes and confirms no
+// chunk is of no use either.
 // The last condition keeps a peer that is merely slow, stopped or starved of processor time from costing its links.
 class StallDetector {
  public:
@@ -18,13 +20,10 @@ class StallDetector {
 
   StallDetector(Nanoseconds floor_ns, double factor) noexcept : floor_ns_(floor_ns), factor_(factor) {}
 
-  // A chunk was acknowledged on the link. oldest_posted_ns: when that chunk was posted.
+  // A chunk was acknowledged on the link. posted_ns: when that chunk was posted.
   void acknowledged(Nanoseconds now, Nanoseconds posted_ns) noexcept {
-    const Nanoseconds from = std::max(posted_ns, moved_ns_);
-    // Bounded: a pause of the whole machine says nothing about the link.
-    const double gap = now > from ? static_cast<double>(std::min(now - from, 8 * floor_ns_)) : 0.0;
-    usual_ns_ += (gap - usual_ns_) / 8.0;
-    moved_ns_ = now;
+    confirmed_ns_ = now;
+    moved(now, posted_ns);
   }
 
   Nanoseconds limit_ns() const noexcept { return std::max(floor_ns_, static_cast<Nanoseconds>(factor_ * usual_ns_)); }
@@ -33,26 +32,52 @@ class StallDetector {
   bool wants_progress(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
     return oldest_posted_ns != 0 && now > oldest_posted_ns && silent_ns(now, oldest_posted_ns) > limit_ns() / 4;
   }
-  void progress(Nanoseconds now, uint64_t reading) noexcept {
+  void progress(Nanoseconds now, uint64_t reading, Nanoseconds oldest_posted_ns) noexcept {
+    // The first reading after a confirmation, or of a new chunk, is only what later ones are compared with.
+    const bool first = sampled_ns_ < std::max(oldest_posted_ns, confirmed_ns_);
+    sampled_ns_ = now;
     if (reading == reading_) return;
     reading_ = reading;
-    acknowledged(now, moved_ns_);  // a slow link moves in larger steps: its usual gap grows with them
+    if (first) return;
+    moved(now, oldest_posted_ns);  // a slow link moves in larger steps: its usual gap grows with them
   }
 
   // oldest_posted_ns: of the chunks in flight on the link, 0 when there is none.
   // heard_elsewhere_ns: when anything came from the peer over another path.
-  Verdict step(Nanoseconds now, Nanoseconds oldest_posted_ns, Nanoseconds heard_elsewhere_ns) noexcept {
+  // alive_since_ns: since when the peer has been heard without a long break: its own pauses are not the link's.
+  // last: no other link to the peer is in use, so that a suspicion would help nobody soon.
+  Verdict step(Nanoseconds now, Nanoseconds oldest_posted_ns, Nanoseconds heard_elsewhere_ns,
+               Nanoseconds alive_since_ns = 0, bool last = false) noexcept {
     if (oldest_posted_ns == 0 || now <= oldest_posted_ns) return Verdict::kFine;
-    const Nanoseconds silent = silent_ns(now, oldest_posted_ns), limit = limit_ns();
-    if (silent < limit / 2) return Verdict::kFine;
+    const Nanoseconds limit = limit_ns();
+    const bool hopeless = now - std::max(oldest_posted_ns, confirmed_ns_) > kPatience * limit;
+    const Nanoseconds silent =
+        hopeless ? limit : silent_ns(now, std::max(oldest_posted_ns, std::min(alive_since_ns, now)));
+    if (silent < limit / 2 || (last && silent < kLastLinkFactor * limit / 2)) return Verdict::kFine;
     const bool asked = asked_ns_ + limit / 2 > now && asked_ns_ >= oldest_posted_ns;
-    if (silent >= limit && heard_elsewhere_ns + limit / 2 > now) return Verdict::kSuspect;
+    if (silent >= (last ? kLastLinkFactor * limit : limit) && heard_elsewhere_ns + limit / 2 > now)
+      return Verdict::kSuspect;
     if (asked) return Verdict::kFine;
     asked_ns_ = now;
     return Verdict::kAskPeer;
   }
 
+  // Bytes move, or it would be suspected by now; but for long no chunk has been confirmed: it is slow.
+  bool slow(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
+    return oldest_posted_ns != 0 && now > std::max(oldest_posted_ns, confirmed_ns_) + limit_ns() + limit_ns() / 2 &&
+           silent_ns(now, oldest_posted_ns) < limit_ns();
+  }
+
+  static constexpr Nanoseconds kPatience = 32, kLastLinkFactor = 16;
+
  private:
+  void moved(Nanoseconds now, Nanoseconds since_ns) noexcept {
+    const Nanoseconds from = std::max(since_ns, moved_ns_);
+    // Bounded: a pause of the whole machine says nothing about the link.
+    const double gap = now > from ? static_cast<double>(std::min(now - from, 8 * floor_ns_)) : 0.0;
+    usual_ns_ += (gap - usual_ns_) / 8.0;
+    moved_ns_ = now;
+  }
   Nanoseconds silent_ns(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
     const Nanoseconds since = std::max(oldest_posted_ns, moved_ns_);
     return now > since ? now - since : 0;
@@ -61,8 +86,8 @@ class StallDetector {
   Nanoseconds floor_ns_;
   double factor_;
   double usual_ns_ = 0;
-  Nanoseconds moved_ns_ = 0;
-  Nanoseconds asked_ns_ = 0;
+  Nanoseconds moved_ns_ = 0, confirmed_ns_ = 0;
+  Nanoseconds asked_ns_ = 0, sampled_ns_ = 0;
   uint64_t reading_ = 0;
 };
 

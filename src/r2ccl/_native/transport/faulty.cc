@@ -52,8 +52,12 @@ std::optional<Fault> fault_of_line(const std::string& line, int32_t peer, uint32
 
 class FaultyLink final : public Link, LinkEvents {
  public:
-  FaultyLink(std::unique_ptr<Link> inner, Fault fault) noexcept
-      : Link(inner->peer(), inner->rail()), inner_(std::move(inner)), fault_(fault), born_(monotonic_ns()) {}
+  FaultyLink(std::unique_ptr<Link> inner, Fault fault, bool broken) noexcept
+      : Link(inner->peer(), inner->rail()),
+        inner_(std::move(inner)),
+        fault_(fault),
+        born_(monotonic_ns()),
+        broken_(broken) {}
 
   bool ready() const noexcept override { return inner_->ready(); }
   bool write(const FrameHeader& header, const uint8_t* payload) noexcept override {
@@ -82,11 +86,14 @@ class FaultyLink final : public Link, LinkEvents {
     reset_if_due();
     return inner_->poll(*this);
   }
+  // Resets do not last: what comes back works.
+  bool struck() const noexcept override { return fault_.kind != FaultKind::kReset && fired(); }
   uint64_t tx_bytes() const noexcept override { return inner_->tx_bytes(); }
   uint64_t rx_bytes() const noexcept override { return inner_->rx_bytes(); }
 
  private:
   bool fired() const noexcept {
+    if (broken_) return true;
     if (fault_.after_ns) return monotonic_ns() - born_ >= fault_.after_ns;
     return moved_ >= fault_.after_bytes;
   }
@@ -117,17 +124,18 @@ class FaultyLink final : public Link, LinkEvents {
   Fault fault_;
   uint64_t born_;
   uint64_t moved_ = 0;
+  bool broken_;
   bool reset_ = false;
   LinkEvents* events_ = nullptr;
 };
 
 }  // namespace
 
-std::unique_ptr<Link> make_faulty_link(std::unique_ptr<Link> inner, const std::string& script) noexcept {
+std::unique_ptr<Link> make_faulty_link(std::unique_ptr<Link> inner, const std::string& script, bool broken) noexcept {
   std::istringstream lines(script);
   for (std::string line; std::getline(lines, line);) {
     if (auto fault = fault_of_line(line, inner->peer(), inner->rail()))
-      return std::make_unique<FaultyLink>(std::move(inner), *fault);
+      return std::make_unique<FaultyLink>(std::move(inner), *fault, broken);
   }
   return inner;
 }

@@ -63,7 +63,7 @@ class LoopbackLink final : public Link {
         } else {
           m = std::move(in_->queue.front());
           in_->queue.pop_front();
-          ++in_->taken;
+          if (m.header.kind == FrameKind::kData) ++in_->taken;
         }
       }
       if (m.header.kind == FrameKind{}) {

@@ -69,6 +69,8 @@ class Link {
   // The peer sleeps and must be woken by a control socket after this side wrote.
   virtual bool take_wake_request() noexcept { return false; }
 
+  // A fault of the script that lasts has struck (faulty.cc).
+  virtual bool struck() const noexcept { return false; }
   virtual uint64_t tx_bytes() const noexcept = 0;
   virtual uint64_t rx_bytes() const noexcept = 0;
   // Takes over where an earlier connection of the same link ended.
@@ -94,6 +96,7 @@ inline constexpr uint64_t kShmHeaderBytes = 4096;
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_loopback_links(int32_t a, int32_t b, uint32_t rail);
 
 // Wraps a link so that the faults of a script befall it; the link itself when the script has none for it.
-std::unique_ptr<Link> make_faulty_link(std::unique_ptr<Link> inner, const std::string& script) noexcept;
+// broken: an earlier connection of the link was struck already by a fault that lasts.
+std::unique_ptr<Link> make_faulty_link(std::unique_ptr<Link> inner, const std::string& script, bool broken) noexcept;
 
 }  // namespace r2ccl
