@@ -57,7 +57,8 @@ CASE(a_peer_that_was_stopped_gets_time_to_acknowledge_when_it_speaks_again) {
   for (; t < kStart + 10 * kFloor; t += kMs)
     CHECK(d.step(t, kStart, kStart) != Verdict::kSuspect || t < kStart + 2 * kFloor);
   // Its answer over another path comes first, the acknowledgement a little later.
-  for (const Nanoseconds woke = t; t < woke + kFloor / 8; t += kMs) CHECK(d.step(t, kStart, t) != Verdict::kSuspect);
+  const Nanoseconds woke = t;
+  for (; t < woke + kFloor / 2; t += kMs) CHECK(d.step(t, kStart, t, woke) != Verdict::kSuspect);
   d.acknowledged(t, kStart);
   CHECK(d.step(t + kMs, t, t) == Verdict::kFine);
 }
