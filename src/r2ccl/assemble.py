@@ -72,7 +72,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
         raise
     engine.start()
     monitor = None
-    if places and mesh.around is not None:
+    if places and mesh.around is not None and config.recovery:
         monitor = Monitor(engine, mesh.around, places)
     else:
         mesh.close()

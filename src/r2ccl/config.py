@@ -43,6 +43,7 @@ class Config:
         failover (agreed): False switches off the ledger's acknowledgements, to measure what they cost.
         stall_floor_ms, stall_factor: a link is suspected when its oldest chunk is older than
             ``max(stall_floor_ms, stall_factor x usual time)`` while another path to the same peer answers.
+        recovery: bring links back that were lost (False: a lost link stays lost).
         fault_script: faults that the transport injects, for tests (see ``r2ccl.testing.FaultScript``).
 
     Plans (agreed)
@@ -74,6 +75,7 @@ class Config:
     failover: bool = True
     stall_floor_ms: float = 60.0
     stall_factor: float = 4.0
+    recovery: bool = True
     fault_script: str = ""
 
     algorithm: str = ""

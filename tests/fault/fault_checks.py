@@ -200,7 +200,15 @@ def rank_under_fault(
             assert_same(a, b, f"rank {comm.rank}, array {i}")
             outcome.compared += a.size
         faulty.barrier()
-        settle(faulty, outcome, links_at(comm.rank, dead), 5.0)
+        # A fault that waits for bytes on its link may need more of them: which link carries what is a matter of timing.
+        for _ in range(10):
+            settle(faulty, outcome, links_at(comm.rank, dead), 0.5)
+            struck = {(e.peer, e.rail) for e in outcome.events if e.kind == EventKind.LINK_SUSPECT}
+            waiting = np.array([len(links_at(comm.rank, dead) - struck)])
+            comm.all_reduce(waiting)
+            if not waiting[0]:
+                break
+            more_traffic(faulty)
         faulty.barrier()
         outcome.links = links_of(faulty)
         more_traffic(faulty)

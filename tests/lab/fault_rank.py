@@ -117,7 +117,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bytes", type=int, default=4 << 20)
     parser.add_argument("--iterations", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=1.3, help="at least so long after iteration --cut-at")
+    parser.add_argument("--seconds", type=float, default=0.9, help="at least so long after iteration --cut-at")
     parser.add_argument("--cut-at", type=int, default=3, help="the iteration in which the first fault strikes")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds of idleness before each iteration")
     parser.add_argument("--corrupt", type=int, default=-1, help="iteration whose result rank 1 falsifies")

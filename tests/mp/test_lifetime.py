@@ -290,10 +290,6 @@ def test_a_frozen_rank_is_a_timeout_and_close_does_not_wait_for_it(tmp_path: Pat
         pytest.param(
             3,
             1,
-            marks=pytest.mark.xfail(
-                strict=False,
-                reason="the answer of a peer that was frozen makes its only link suspect of a stall, and then none is left",
-            ),
         ),
     ],
     ids=["shm", "tcp", "tcp, one rail"],

@@ -162,37 +162,19 @@ def test_of_two_both_are_named(body: Body, hosts: int, rails: int) -> None:
         assert "rank 1 calls " in text
 
 
-NOBODY_SENDS = pytest.mark.xfail(
-    strict=True,
-    reason="a disagreement is seen by the frames of a call only: where all who would send wait, none is sent",
-)
-
-
-TAKEN_FOR_DUPLICATE = "a frame of a call that is over is taken for a duplicate, whatever its signature"
-
-
-def waits(*values: Any) -> Any:
-    return pytest.param(*values, marks=NOBODY_SENDS)
-
-
-def sends(*values: Any) -> Any:
-    """Some rank is done before the frame that does not fit comes: seen by luck only."""
-    return pytest.param(*values, marks=pytest.mark.xfail(strict=False, reason=TAKEN_FOR_DUPLICATE))
-
-
 @pytest.mark.parametrize(
     ("body", "n", "hosts", "odd"),
     [
-        sends(root, 3, 1, 1),
-        sends(root, 4, 2, 3),
-        waits(root, 2, 1, 0),
-        waits(root, 3, 3, 0),
-        sends(root_of_reduce, 3, 3, 0),
-        sends(root_of_reduce, 4, 2, 3),
-        waits(root_of_reduce, 2, 2, 1),
-        waits(root_of_reduce, 3, 1, 1),
-        waits(root_of_gather, 2, 1, 1),
-        waits(root_of_scatter, 3, 1, 0),
+        (root, 3, 1, 1),
+        (root, 4, 2, 3),
+        (root, 2, 1, 0),
+        (root, 3, 3, 0),
+        (root_of_reduce, 3, 3, 0),
+        (root_of_reduce, 4, 2, 3),
+        (root_of_reduce, 2, 2, 1),
+        (root_of_reduce, 3, 1, 1),
+        (root_of_gather, 2, 1, 1),
+        (root_of_scatter, 3, 1, 0),
     ],
     ids=lambda v: getattr(v, "__name__", str(v)),
 )
@@ -203,17 +185,12 @@ def test_roots_that_differ(body: Body, n: int, hosts: int, odd: int) -> None:
         assert f"rank {odd} calls " in text, text
 
 
-@pytest.mark.xfail(strict=True, reason=TAKEN_FOR_DUPLICATE)
 def test_two_roots_that_both_send() -> None:
     """Each is done at once, with wrong data at both; the frames come later and must not be dropped in silence."""
     for _ in range(15):
         check(run_ranks(provoke, 2, hosts=2, args=(root_of_scatter, 1, Barrier(2)), timeout_s=20))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a rank that has the verdict ignores goodbyes, takes closing peers for lost and tells the others so",
-)
 def test_closing_at_once_does_not_hide_the_reason() -> None:
     """Ranks that learn of it first close their communicators while others are still about to learn of it."""
     for _ in range(40):

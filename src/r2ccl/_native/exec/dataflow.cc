@@ -9,6 +9,8 @@ namespace r2ccl {
 namespace {
 
 constexpr double kWorthWaiting = 1.1;
+// Times of arrival that count as the same: of small messages, of large ones.
+constexpr double kAlikeSmall = 4.0, kAlike = 1.1;
 constexpr double kSmallEtaNs = 2e6;
 
 }  // namespace
@@ -181,10 +183,11 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
                       peer.ledger.count_on(0) < peer.shares.limit(0);
     return room ? 0 : -1;
   }
-  int32_t best = -1;
-  double best_eta = 0, all_rates = 0, all_bytes = 0, best_rate = 0;
+  double quickest = 0, all_rates = 0, all_bytes = 0;
   bool known = true;
   const Nanoseconds now = monotonic_ns();
+  peer.eta_ns.assign(n, -1.0);
+  peer.rates.assign(n, 0.0);
   for (uint32_t l = 0; l < n; ++l) {
     LinkSlot& slot = *peer.links[l];
     if (!peer.failover.usable(l) || slot.ended_ns) continue;
@@ -192,19 +195,29 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
     const bool rate_known = slot.rate.known();
     known &= rate_known;
     const double rate = rate_known ? slot.rate.at(now, peer.ledger.oldest_ns(l), bytes) : peer.shares.weight(l);
+    peer.rates[l] = rate;
     all_rates += rate;
     all_bytes += in_flight;
     if (!slot.link->ready() || peer.ledger.count_on(l) >= peer.shares.limit(l)) continue;
     const double eta = (in_flight + bytes) / rate;
-    if (best >= 0 && eta >= best_eta) continue;
-    best = static_cast<int32_t>(l);
-    best_eta = eta;
-    best_rate = rate;
+    peer.eta_ns[l] = eta;
+    if (quickest == 0 || eta < quickest) quickest = eta;
   }
-  if (best < 0 || !known || all_rates <= best_rate) return best;
+  // Among links that are about as quick the next one in turn: latency says little about bandwidth, and all stay in use.
+  const double enough = quickest * (bytes <= settings_.eager_bytes ? kAlikeSmall : kAlike);
+  int32_t best = -1;
+  for (uint32_t k = 1; k <= n; ++k) {
+    const uint32_t l = (peer.last_link + k) % n;
+    if (peer.eta_ns[l] < 0 || peer.eta_ns[l] > enough) continue;
+    best = static_cast<int32_t>(l);
+    break;
+  }
+  if (best < 0) return -1;
+  peer.last_link = static_cast<uint32_t>(best);
+  if (!known || all_rates <= peer.rates[best]) return best;
   const double others = static_cast<double>(unsent) + all_bytes - static_cast<double>(peer.ledger.bytes_on(best));
-  const double without = others / (all_rates - best_rate);
-  return best_eta > kWorthWaiting * without + kSmallEtaNs ? -1 : best;
+  const double without = others / (all_rates - peer.rates[best]);
+  return peer.eta_ns[best] > kWorthWaiting * without + kSmallEtaNs ? -1 : best;
 }
 
 // What is in flight on a link that has become slow is sent over a quicker one as well; the receiver takes whichever
@@ -327,7 +340,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
   if (confirmed && run.elements * run.wire_size <= settings_.eager_bytes) {
     copy = peer.retained.take();
     if (copy) {
-      std::memcpy(copy->data, payload, header.bytes);
+      if (header.bytes) std::memcpy(copy->data, payload, header.bytes);
       payload = copy->data;
     }
   }

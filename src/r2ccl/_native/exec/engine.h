@@ -90,6 +90,8 @@ struct Peer final : ArrivedSet {
   Nanoseconds goodbye_ns = 0, outage_since_ns = 0, queried_ns = 0, blocked_since_ns = 0;
   std::vector<FailoverAction> actions;
   uint32_t ping_token = 0;
+  std::vector<double> eta_ns, rates;  // of pick_link
+  uint32_t last_link = 0;
 };
 
 class Engine final : LinkEvents, ControlEvents {

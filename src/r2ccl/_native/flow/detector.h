@@ -53,7 +53,7 @@ class StallDetector {
     const bool hopeless = now - std::max(oldest_posted_ns, confirmed_ns_) > kPatience * limit;
     const Nanoseconds silent =
         hopeless ? limit : silent_ns(now, std::max(oldest_posted_ns, std::min(alive_since_ns, now)));
-    if (silent < limit / 2 || (last && silent < kLastLinkFactor * limit / 2)) return Verdict::kFine;
+    if (silent < limit / 2) return Verdict::kFine;
     const bool asked = asked_ns_ + limit / 2 > now && asked_ns_ >= oldest_posted_ns;
     if (silent >= (last ? kLastLinkFactor * limit : limit) && heard_elsewhere_ns + limit / 2 > now)
       return Verdict::kSuspect;
