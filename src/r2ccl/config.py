@@ -69,7 +69,7 @@ class Config:
 
     chunk_bytes: int = 256 * KIB
     staging_bytes: int = 8 * MIB
-    eager_bytes: int = 16 * KIB
+    eager_bytes: int = 64 * KIB
     shm_ring_bytes: int = 1 * MIB
 
     failover: bool = True

@@ -15,7 +15,8 @@ from .types import Collective, DType, ReduceOp
 log = logging.getLogger("r2ccl.plan")
 
 _ASSUMED_RAIL_GBS = 1.25  # of a rail whose speed the driver does not tell: 10 Gbit/s
-_SMALLEST_CHUNK_BYTES = 16 << 10
+_SMALLEST_CHUNK_BYTES = 64 << 10
+_SMALLEST_CACHED_CHUNK_BYTES = 32 << 10
 _CACHED_CHUNK_BYTES = 128 << 10  # through shared memory: producer and consumer both find it in the cache
 _WIDE = frozenset({ReduceOp.SUM, ReduceOp.PROD, ReduceOp.AVG})
 _REDUCING = frozenset({Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER})
@@ -77,6 +78,7 @@ class Planner:
         if request.v or request.peer >= 0:  # the other rank's counts are not known here
             return self.config.chunk_bytes
         if len(self.shape.hosts) == 1:
-            return min(self.config.chunk_bytes, _CACHED_CHUNK_BYTES)
+            pipelined = max(_SMALLEST_CACHED_CHUNK_BYTES, request.nbytes // 2)
+            return min(self.config.chunk_bytes, _CACHED_CHUNK_BYTES, pipelined)
         per_rail = request.nbytes // (4 * self.rails * max(2, len(self.shape.hosts)))
         return min(self.config.chunk_bytes, max(_SMALLEST_CHUNK_BYTES, per_rail))

@@ -214,9 +214,17 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
   }
   if (best < 0) return -1;
   peer.last_link = static_cast<uint32_t>(best);
-  if (!known || all_rates <= peer.rates[best]) return best;
+  // With nothing in flight nothing would come to end the wait.
+  if (!known || bytes <= settings_.eager_bytes || all_bytes == 0 || all_rates <= peer.rates[best]) return best;
   const double others = static_cast<double>(unsent) + all_bytes - static_cast<double>(peer.ledger.bytes_on(best));
-  const double without = others / (all_rates - peer.rates[best]);
+  // The others take at least as long as the quickest of them needs for this chunk.
+  double without = others / (all_rates - peer.rates[best]), alone = 0;
+  for (uint32_t l = 0; l < n; ++l) {
+    if (static_cast<int32_t>(l) == best || peer.rates[l] == 0) continue;
+    const double eta = (static_cast<double>(peer.ledger.bytes_on(l)) + bytes) / peer.rates[l];
+    if (alone == 0 || eta < alone) alone = eta;
+  }
+  without = std::max(without, alone);
   return peer.eta_ns[best] > kWorthWaiting * without + kSmallEtaNs ? -1 : best;
 }
 

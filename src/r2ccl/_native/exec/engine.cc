@@ -393,16 +393,33 @@ bool Engine::progress() {
   run_dirty();
   ++poll_count_;
   if (any_descriptor_link_ || poll_count_ % kMemoryOnlyPollInterval == 0) any |= poll_descriptors(0);
-  for (Peer* peer : ack_peers_) {
-    peer->ack_queued = false;
-    for (uint32_t l = 0; l < peer->links.size(); ++l) send_acks(*peer, l);
-  }
-  ack_peers_.clear();
+  if (!ack_peers_.empty()) flush_acks(true);
   if (!any || poll_count_ % kTickPolls == 0) {
     const Nanoseconds now = monotonic_ns();
     if (now >= next_tick_ns_) tick(now);
   }
   return any;
+}
+
+// Acknowledgements that a sender waits for. While chunks keep coming they gather, to leave a few at a time.
+void Engine::flush_acks(bool idle) {
+  size_t kept = 0;
+  for (Peer* peer : ack_peers_) {
+    bool all = true;
+    for (uint32_t l = 0; l < peer->links.size(); ++l) {
+      if (idle || peer->links[l]->acks.size() >= std::max(2u, window_ / 4)) {
+        send_acks(*peer, l);
+      } else {
+        all &= peer->links[l]->acks.empty();
+      }
+    }
+    if (all) {
+      peer->ack_queued = false;
+    } else {
+      ack_peers_[kept++] = peer;
+    }
+  }
+  ack_peers_.resize(kept);
 }
 
 bool Engine::poll_descriptors(int timeout_ms) {

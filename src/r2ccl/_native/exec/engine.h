@@ -225,6 +225,7 @@ class Engine final : LinkEvents, ControlEvents {
   void send_acks(Peer& peer, uint32_t link, bool flush = true);
   void send_all_credits(Peer& peer);
   void send_all_acks();
+  void flush_acks(bool idle);
   void goodbye(Peer& peer, const FrameHeader& header, const uint8_t* payload);
   void say_goodbye(uint16_t status, const std::string& words);
   void suspect(Peer& peer, uint32_t link, uint32_t cause);

@@ -87,7 +87,8 @@ void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
   if (sent.link < peer.links.size()) {
     const Nanoseconds now = monotonic_ns();
     peer.links[sent.link]->detector.acknowledged(now, sent.posted_ns);
-    peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
+    // Acknowledgements of small messages wait for company: their time says nothing about the link.
+    if (!sent.retained) peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
   }
   acknowledged(peer, sent);
 }
