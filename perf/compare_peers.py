@@ -111,6 +111,7 @@ def start_torchrun_style(peer: Peer, place: Place, log: Path) -> list[Process]:
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(local_size),
             "MASTER_ADDR": "127.0.0.1" if fabric is None else fabric.address(0),
+            "R2CCL_SECRET": "of this comparison only",
             "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": place.rails,

@@ -14,8 +14,8 @@ from .bootstrap.agree import check_agreed
 from .bootstrap.mesh import LinkEnd, Mesh, connect_mesh
 from .config import Config
 from .errors import BootstrapError
-from .plan.shares import shares
 from .health.monitor import Monitor, Place
+from .plan.shares import shares
 from .planner import Planner, shape_of
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
@@ -89,7 +89,9 @@ def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:
         raise BootstrapError(f"a rank sent a malformed number of processors: {error}") from None
 
 
-def _connect(engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config) -> list[Place]:
+def _connect(
+    engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config
+) -> list[Place]:
     """Hands every descriptor to the engine. Links of a pair come in the same order at both ends."""
     for rail in me.rails:
         engine.add_rail(rail.index, rail.name, 0 if rail.is_loopback else rail.ifindex, float(rail.speed_mbps or 1))
@@ -106,7 +108,7 @@ def _connect(engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cl
 
     absent = [LinkEnd(peer, mine, theirs, -1) for peer, mine, theirs, _ in mesh.missing]
     links = sorted([*mesh.links, *absent], key=order)
-    places = []
+    places: list[Place] = []
     for link in links:
         engine.add_tcp_link(link.peer, link.my_rail, link.fd)
         number = sum(place.peer == link.peer for place in places)

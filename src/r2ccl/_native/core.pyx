@@ -359,7 +359,9 @@ cdef class Engine:
         made(r2ccl_add_rail(self.handle(), index, name.encode(), ifindex, weight))
 
     def add_tcp_link(self, int peer, int rail, int fd):
-        self.sockets.append((fd, os.fstat(fd).st_ino))
+        """fd -1: a link that could not be connected yet."""
+        if fd >= 0:
+            self.sockets.append((fd, os.fstat(fd).st_ino))
         made(r2ccl_add_tcp_link(self.handle(), peer, rail, fd))
 
     def add_shm_link(self, int peer, int memfd, uint64_t ring_bytes):
@@ -574,7 +576,8 @@ cdef class Engine:
         if self.core != NULL:
             n = r2ccl_error_text(self.core, text, TEXT)
         message = text[:n].decode("utf-8", "replace")
-        raise STATUS[r2ccl_status_name(status).decode()](message or "the plan does not fit the counts, or there is no memory for the call")
+        raise STATUS[r2ccl_status_name(status).decode()](
+            message or "the plan does not fit the counts, or there is no memory for the call")
 
     def describe(self, uint64_t ticket):
         cdef char text[TEXT]
@@ -633,6 +636,7 @@ cdef class Engine:
         """Hands over a new connection of a link that is down; the descriptor is the core's. False: it is not down."""
         cdef r2ccl_engine* core = self.handle()
         cdef int32_t status
+        self.sockets.append((fd, os.fstat(fd).st_ino))
         with nogil:
             status = r2ccl_reopen_link(core, peer, link, fd)
         return status == R2CCL_OK

@@ -181,7 +181,7 @@ def _listen(meeting: Meeting) -> list[socket.socket]:
     for port in meeting.ports:
         try:
             return listen_everywhere(port) if meeting.secret else listen_on_loopback(port)
-        except OSError as error:  # noqa: PERF203 (the next port is tried only because this one failed)
+        except OSError as error:
             reasons.append(f"{port}: {error.strerror}")
     raise BootstrapError(
         f"rank 0 can listen on none of the ports {', '.join(reasons)}: choose another MASTER_PORT, or set R2CCL_PORT"

@@ -20,7 +20,13 @@ FrameStream::FrameStream(int fd, uint32_t max_payload) noexcept
 FrameStream::~FrameStream() { close(); }
 
 void FrameStream::close() noexcept {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) {
+    // Unread bytes would turn the end of the connection into a reset, which may take with it what was written last.
+    uint8_t scrap[4096];
+    for (int i = 0; i < 256 && ::recv(fd_, scrap, sizeof scrap, MSG_DONTWAIT) > 0; ++i) {
+    }
+    ::close(fd_);
+  }
   fd_ = -1;
   data_active_ = false;
   in_payload_ = false;

@@ -221,7 +221,8 @@ void Engine::broken(Link& link, int error) noexcept {
     carry_out(peer);
     return;
   }
-  if (error == 0) {
+  // A peer that closes has confirmed all; its kernel may say so by a reset.
+  if (error == 0 || (error == ECONNRESET && peer.ledger.empty(link.index))) {
     if (slot.ended_ns == 0) slot.ended_ns = monotonic_ns();
     return;
   }
@@ -543,7 +544,8 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
     if (peer.last_status == 0) {
       fail(Status::PEER_LOST, who + " closed its communicator before this call was complete");
     } else {
-      fail(peer.last_status == R2CCL_MISMATCH ? Status::MISMATCH : Status::PEER_LOST,
+      const auto why = static_cast<Status>(peer.last_status);
+      fail(why == Status::MISMATCH || why == Status::PEER_UNREACHABLE ? why : Status::PEER_LOST,
            who + " gave up its communicator: " + peer.last_words);
     }
     return;

@@ -1,0 +1,75 @@
+"""Rails that come back: both ends take them into use again after a probation, and no bit is different meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fault_lab import Outcome, run
+
+from r2ccl.lab import Fabric, available
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(90),
+    pytest.mark.skipif(available() is not None, reason=f"the lab cannot run: {available()}"),
+]
+BACK = {"R2CCL_RECOVERY": "1"}
+
+
+@pytest.fixture(scope="module")
+def fabric() -> Iterator[Fabric]:
+    with Fabric(hosts=2, rails=3, rate="200mbit") as made:
+        yield made
+
+
+def came_back(outcome: Outcome, rail: int) -> None:
+    """Right results; the rail was lost, proved itself, and is in use again at both ends."""
+    assert outcome.result.exit_code == 0, outcome.text
+    for fault in outcome.result.faults:
+        assert fault.fired_s is not None, outcome.text
+    for report in outcome.reports:
+        me = report["rank"]
+        assert report["wrong"] == 0, outcome.text
+        assert report["compared"] >= 4, outcome.text
+        assert report["leaked"] == {}, outcome.text
+        kinds = outcome.kinds(me, 1 - me, rail)
+        assert kinds.index("LINK_DOWN") < kinds.index("LINK_PROBATION") < kinds.index("LINK_UP"), kinds
+        states = {name: state for _, name, state, *_ in report["links"]}
+        assert states[f"rail{rail}"] == "up", outcome.text
+
+
+@pytest.mark.parametrize("kind", ["blackhole", "down", "port-down", "tx-drop", "removed"])
+def test_case_03_a_rail_comes_back(fabric: Fabric, kind: str) -> None:
+    outcome = run(fabric, [f"on='inside 3' host=0 rail=1 {kind} for=600ms"], "--seconds", 4, env=BACK)
+    came_back(outcome, 1)
+
+
+def test_all_rails_are_lost_for_a_while(fabric: Fabric) -> None:
+    """The call stalls and goes on; nobody raises."""
+    faults = [f"on='inside 3' host=0 rail={rail} blackhole for=900ms" for rail in range(3)]
+    outcome = run(fabric, faults, "--seconds", 5, env=BACK)
+    for rail in range(3):
+        came_back(outcome, rail)
+    kinds = [kind for report in outcome.reports for kind, *_ in report["events"]]
+    assert "OUTAGE_BEGIN" in kinds
+    assert "OUTAGE_END" in kinds
+
+
+def test_case_02_a_rail_that_flaps_is_let_in_once_it_is_steady(fabric: Fabric) -> None:
+    outcome = run(fabric, ["on='inside 3' host=0 rail=1 flap 200ms 8"], "--seconds", 7, env=BACK)
+    came_back(outcome, 1)
+    for report in outcome.reports:
+        ups = outcome.kinds(report["rank"], 1 - report["rank"], 1).count("LINK_UP")
+        assert ups <= 3, outcome.text  # 8 times down and up
+
+
+def test_a_rail_that_was_dead_at_the_start_joins_later(fabric: Fabric) -> None:
+    fabric.fault("port-down", 0, 2)
+    env = {**BACK, "R2CCL_INIT_TIMEOUT_S": "10", "R2CCL_RAILS": "rail0,rail1,rail2"}
+    outcome = run(fabric, ["on='inside 3' heal"], "--seconds", 4, env=env)
+    assert outcome.result.exit_code == 0, outcome.text
+    for report in outcome.reports:
+        assert report["wrong"] == 0, outcome.text
+        assert {state for *_, state, _, _ in report["links"]} == {"up"}, outcome.text
+        assert "LINK_UP" in outcome.kinds(report["rank"], 1 - report["rank"], 2), outcome.text
