@@ -83,16 +83,24 @@ def dead_links(fabric: Fabric, places: Iterable[Place], ranks: int) -> set[tuple
 
 
 def check(
-    fabric: Fabric, outcome: Outcome, places: Iterable[Place], *, replay: bool = True, every_link: bool = True
+    fabric: Fabric,
+    outcome: Outcome,
+    places: Iterable[Place],
+    *,
+    absent: Iterable[Place] = (),
+    replay: bool = True,
+    every_link: bool = True,
 ) -> None:
     """What a run that lost the rails at ``places`` must show: see the assertions.
 
+    absent: rails that were dead from the start: their links never carried a byte and have no story to tell.
     replay=False: the fault may strike between calls. every_link=False: not every link of the rail is used.
     """
     places, text = list(places), outcome.text
     assert outcome.result.exit_code == 0, text
     _check_faults_fired(outcome)
     dead = dead_links(fabric, places, outcome.ranks_per_host)
+    never = dead_links(fabric, absent, outcome.ranks_per_host)
     for report in outcome.reports:
         me = report["rank"]
         assert "error" not in report, text
@@ -102,11 +110,15 @@ def check(
         assert report["elapsed_s"] < BOUND_S, text
         assert report["slowest_s"] < STALL_S, text
         assert report["close_s"] < 5.0, text
-        states = {
-            (me, peer, int(rail.removeprefix("rail"))): state
-            for peer, rail, state, *_ in report["links"]
+        links = {
+            (me, peer, int(rail.removeprefix("rail"))): (state, tx, rx)
+            for peer, rail, state, tx, rx in report["links"]
             if rail != "shm"
         }
+        for link in never & links.keys():
+            assert links.pop(link) == ("down", 0, 0), text
+            assert outcome.kinds(*link) == [], text
+        states = {link: state for link, (state, _, _) in links.items()}
         lost = {link for link, state in states.items() if state != "up"}
         mine = {link for link in dead if link[0] == me}
         assert lost == mine if every_link else lost <= mine, text
