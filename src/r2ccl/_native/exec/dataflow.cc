@@ -175,7 +175,7 @@ void Engine::chunk_done(Call& call, uint32_t op, uint32_t chunk) {
 
 // The link that would deliver `bytes` first; -1: none has room, or it is better to wait for one that has none now.
 // A slow link gets a chunk only if it delivers it before the others could deliver all that is still unsent ("earliest
-// completion first", Lim et al., CoNEXT 2017), so that it never holds up the end of a call.
+// completion first", Lim et al., 2017), so that it never holds up the end of a call.
 int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept {
   const auto n = static_cast<uint32_t>(peer.links.size());
   if (n == 1) {
