@@ -73,6 +73,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
     engine.start()
     monitor = None
     if places and mesh.around is not None and config.recovery:
+        mesh.around.listeners.close_control()
         monitor = Monitor(engine, mesh.around, places)
     else:
         mesh.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .errors import InvalidArgument
@@ -81,7 +81,7 @@ class Config:
     algorithm: str = ""
     deterministic: bool = False
 
-    secret: str = ""
+    secret: str = field(default="", repr=False)
     secret_file: str = ""
     port: int = 0
     log_level: str = "warning"

@@ -25,6 +25,12 @@ class Listeners:
     devices: dict[int, str] = field(default_factory=dict)
     """Interface that a rail's listening sockets are pinned to, by rail."""
 
+    def close_control(self) -> None:
+        """Control connections are made once: nobody may come in by those sockets any more."""
+        for sock in self.oob:
+            sock.close()
+        self.oob.clear()
+
     def renew(self, rail: int) -> None:
         """Listen anew on the same addresses and ports: the rail's interface was removed and added again."""
         for sock, port in list(self.rails.items()):
