@@ -181,6 +181,5 @@ def _all_fail_naming_the_pair(outcome: Outcome) -> None:
         assert report["leaked"] == {}, outcome.text
         assert report["elapsed_s"] < 20, outcome.text
         assert report["close_s"] < 5, outcome.text
-    assert "PeerUnreachable" in kinds, outcome.text
-    assert kinds <= {"PeerUnreachable", "PeerLost"}, outcome.text
+    assert kinds == {"PeerUnreachable"}, outcome.text
     assert outcome.result.exit_code == 3, outcome.text

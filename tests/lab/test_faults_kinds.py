@@ -48,16 +48,23 @@ def test_case_01_one_rail_is_cut_in_mid_collective(fabric: Fabric, kind: str) ->
 @pytest.mark.parametrize("kind", ["down", "blackhole", "switch"])
 def test_two_ranks_a_host(fabric: Fabric, kind: str) -> None:
     """Both ranks of the host lose their links over the rail."""
-    outcome = run(fabric, [f"on='inside 3' host=1 rail=2 {kind}"], ranks=2)
-    check(fabric, outcome, [(1, 2)], every_link=False)
-    assert any(rail_events(outcome, 1, 2))
+    _cut_for_two_ranks(fabric, kind, 1, 2)
 
 
 @pytest.mark.parametrize("kind", ["port-down", "rx-drop"])
 def test_three_hosts_two_ranks_three_rails(three_hosts: Fabric, kind: str) -> None:
-    outcome = run(three_hosts, [f"on='inside 3' host=1 rail=0 {kind}"], ranks=2)
-    check(three_hosts, outcome, [(1, 0)], every_link=False)
-    assert any(rail_events(outcome, 1, 0))
+    _cut_for_two_ranks(three_hosts, kind, 1, 0)
+
+
+def _cut_for_two_ranks(fabric: Fabric, kind: str, host: int, rail: int) -> None:
+    """Part of an all_reduce is inside the hosts: a cut at such a moment finds no chunk on the rail. Then once more."""
+    for _ in range(3):
+        outcome = run(fabric, [f"on='inside 3' host={host} rail={rail} {kind}"], ranks=2)
+        check(fabric, outcome, [(host, rail)], every_link=False, replay=False)
+        assert any(rail_events(outcome, host, rail))
+        if outcome.replayed:
+            return
+    pytest.fail("no cut found a chunk on the rail")
 
 
 def test_a_falsified_element_is_noticed(fabric: Fabric) -> None:
