@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 from dataclasses import dataclass
@@ -48,7 +49,12 @@ class Monitor:
         self._stop = threading.Event()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="r2ccl-monitor", daemon=True)
-        self._thread.start()
+        # Signals belong to the program's own threads; a thread inherits the mask of the one that starts it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def stop(self) -> None:
         """Ends the thread (at most one attempt later) and closes the listening sockets. Idempotent."""
