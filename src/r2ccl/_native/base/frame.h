@@ -28,6 +28,9 @@ enum class FrameKind : uint8_t {
   kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
 };
 
+// Flag of a chunk: the sender's call waits for its acknowledgement.
+inline constexpr uint16_t kFrameAwaited = 1;
+
 struct FrameHeader {
   uint32_t magic = kFrameMagic;
   FrameKind kind{};

@@ -352,6 +352,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
       payload = copy->data;
     }
   }
+  if (confirmed && !copy) header.flags = kFrameAwaited;
   if (confirmed) send_acks(peer, static_cast<uint32_t>(l), false);
   if (!link.write(header, payload)) {
     if (copy) peer.retained.give(copy);
@@ -622,8 +623,8 @@ void Engine::note_arrival(Peer& peer, LinkSlot& slot, const FrameHeader& h) {
   bool soon = !settings_.failover;  // only credits travel
   if (settings_.failover) {
     slot.acks.push_back({h.call, h.message, h.chunk});
-    // The sender of a large chunk waits for this; that of a small one does not, so it travels with the next frame.
-    soon = h.bytes > settings_.eager_bytes || slot.acks.size() >= std::max(1u, window_ / 4);
+    // Where the sender's call does not wait for this, it travels with the next frame.
+    soon = (h.flags & kFrameAwaited) != 0 || slot.acks.size() >= std::max(1u, window_ / 4);
   }
   if (soon && !peer.ack_queued) {
     peer.ack_queued = true;
