@@ -68,7 +68,7 @@ class Config:
     spin_us: int = 200
 
     chunk_bytes: int = 256 * KIB
-    staging_bytes: int = 16 * MIB
+    staging_bytes: int = 12 * MIB
     eager_bytes: int = 64 * KIB
     shm_ring_bytes: int = 1 * MIB
 

@@ -80,5 +80,5 @@ class Planner:
         if len(self.shape.hosts) == 1:
             pipelined = max(_SMALLEST_CACHED_CHUNK_BYTES, request.nbytes // 2)
             return min(self.config.chunk_bytes, _CACHED_CHUNK_BYTES, pipelined)
-        per_rail = request.nbytes // (4 * self.rails * max(2, len(self.shape.hosts)))
+        per_rail = request.nbytes // (2 * self.rails * max(2, len(self.shape.hosts)))
         return min(self.config.chunk_bytes, max(_SMALLEST_CHUNK_BYTES, per_rail))

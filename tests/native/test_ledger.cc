@@ -145,10 +145,11 @@ CASE(entries_are_reused_and_clear_hands_out_each_once) {
   CHECK(ledger.empty() && ledger.replaying() == 0 && !ledger.has_replay());
 }
 
+// A link's limit is 1.2 times its share of the window, rounded up, and at least 2.
 CASE(windows_follow_the_weights) {
   Shares shares;
   shares.set({3, 1}, {}, 8);
-  CHECK(shares.limit(0) == 12 && shares.limit(1) == 4);
+  CHECK(shares.limit(0) == 8 && shares.limit(1) == 3);
 }
 
 CASE(every_living_link_may_have_two_chunks_in_flight) {
@@ -161,7 +162,7 @@ CASE(a_lost_link_gets_nothing_and_its_row_is_used) {
   Shares shares;
   shares.set({1, 1, 1}, {1 / 3., 1 / 3., 1 / 3., 0, 0.75, 0.25, 0.5, 0, 0.5, 0.5, 0.5, 0}, 8);
   shares.lose(0);
-  CHECK(shares.limit(0) == 0 && shares.limit(1) == 12 && shares.limit(2) == 4);
+  CHECK(shares.limit(0) == 0 && shares.limit(1) == 8 && shares.limit(2) == 3);
 }
 
 CASE(beyond_the_table_the_survivors_share_by_weight) {
@@ -169,9 +170,9 @@ CASE(beyond_the_table_the_survivors_share_by_weight) {
   shares.set({2, 1, 1}, {}, 8);
   shares.lose(2);
   shares.lose(2);  // twice is once
-  CHECK(shares.limit(0) == 11 && shares.limit(1) == 6);
+  CHECK(shares.limit(0) == 7 && shares.limit(1) == 4);
   shares.lose(0);
-  CHECK(shares.limit(0) == 0 && shares.limit(1) == 16 && shares.limit(2) == 0);
+  CHECK(shares.limit(0) == 0 && shares.limit(1) == 10 && shares.limit(2) == 0);
   shares.lose(1);
   CHECK(shares.limit(1) == 0);
 }

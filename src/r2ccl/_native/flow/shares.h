@@ -55,8 +55,8 @@ class Shares {
     for (size_t j = 0; j < n; ++j) {
       // A row that gives the survivors nothing (backup rails of weight 0) is shared equally.
       const double share = down_[j] ? 0.0 : sum > 0 ? rows_[row * n + j] / sum : 1.0 / static_cast<double>(n);
-      // Twice the share: room for a link to pull more while another is slow.
-      limits_[j] = share > 0 ? std::max(2u, static_cast<uint32_t>(std::ceil(2 * share * window_))) : 0;
+      // A little more than the share: room for a link to pull more while another is slow, and for all to stay busy.
+      limits_[j] = share > 0 ? std::max(2u, static_cast<uint32_t>(std::ceil(1.2 * share * window_))) : 0;
     }
   }
 
