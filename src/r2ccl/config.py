@@ -37,7 +37,7 @@ class Config:
         chunk_bytes: upper limit of a chunk, the unit of transfer, acknowledgement and repair.
         staging_bytes: receive memory per peer, whatever the message size.
         eager_bytes: messages up to this size are copied when sent, so that a call need not wait for acknowledgements.
-        shm_ring_bytes: size of the shared-memory ring per direction and pair of ranks of one host.
+        shm_ring_bytes: size of the shared-memory ring per direction and pair of ranks of one host; two chunks at least.
 
     Failure
         failover (agreed): False switches off the ledger's acknowledgements, to measure what they cost.
@@ -70,7 +70,7 @@ class Config:
     chunk_bytes: int = 256 * KIB
     staging_bytes: int = 12 * MIB
     eager_bytes: int = 64 * KIB
-    shm_ring_bytes: int = 1 * MIB
+    shm_ring_bytes: int = 576 * KIB
 
     failover: bool = True
     stall_floor_ms: float = 60.0
@@ -94,6 +94,11 @@ class Config:
             raise InvalidArgument(
                 f"Config.staging_bytes = {self.staging_bytes} holds less than two chunks of chunk_bytes = "
                 f"{self.chunk_bytes}: raise staging_bytes or lower chunk_bytes"
+            )
+        if self.shm_ring_bytes < 2 * (self.chunk_bytes + KIB):
+            raise InvalidArgument(
+                f"Config.shm_ring_bytes = {self.shm_ring_bytes} holds less than two chunks of chunk_bytes = {self.chunk_bytes} "
+                f"and their headers: at least {2 * (self.chunk_bytes + KIB)}, or lower chunk_bytes"
             )
         if self.log_level not in _LOG_LEVELS:
             raise InvalidArgument(f"Config.log_level = {self.log_level!r}: one of {', '.join(_LOG_LEVELS)}")

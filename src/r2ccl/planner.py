@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from ._native.core import PlanEntry
 from .config import Config
@@ -28,12 +29,14 @@ def shape_of(cluster: Cluster, config: Config, cores: int) -> ClusterShape:
     for host in cluster.hosts:
         rails = cluster.ranks[host.ranks[0]].rails
         speeds.append(sum((r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails) or _ASSUMED_RAIL_GBS)
-    return ClusterShape(
+    shape = ClusterShape(
         hosts=tuple(host.ranks for host in cluster.hosts),
         host_gbs=tuple(speeds),
         cores=cores,
         chunk_bytes=config.chunk_bytes,
     )
+    # Within one host a byte is only copied; across hosts the defaults count what the sockets cost the processor, too.
+    return shape if len(shape.hosts) > 1 else replace(shape, alpha_shm_us=0.8, overhead_shm_us=0.3, shm_gbs=14.0)
 
 
 class Planner:
@@ -75,10 +78,11 @@ class Planner:
 
         Depends only on what all ranks agree about.
         """
+        cached = min(self.config.chunk_bytes, _CACHED_CHUNK_BYTES)
         if request.v or request.peer >= 0:  # the other rank's counts are not known here
-            return self.config.chunk_bytes
+            return cached if len(self.shape.hosts) == 1 else self.config.chunk_bytes
         if len(self.shape.hosts) == 1:
             pipelined = max(_SMALLEST_CACHED_CHUNK_BYTES, request.nbytes // 2)
-            return min(self.config.chunk_bytes, _CACHED_CHUNK_BYTES, pipelined)
+            return min(cached, pipelined)
         per_rail = request.nbytes // (2 * self.rails * max(2, len(self.shape.hosts)))
         return min(self.config.chunk_bytes, max(_SMALLEST_CHUNK_BYTES, per_rail))

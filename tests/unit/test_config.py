@@ -92,9 +92,15 @@ def test_bounds(name: str, value: object) -> None:
 
 
 def test_staging_holds_at_least_two_chunks() -> None:
-    assert Config(chunk_bytes=1 << 20, staging_bytes=2 << 20)
+    assert Config(chunk_bytes=1 << 20, staging_bytes=2 << 20, shm_ring_bytes=3 << 20)
     with pytest.raises(InvalidArgument, match="staging_bytes = 2097151"):
-        Config(chunk_bytes=1 << 20, staging_bytes=(2 << 20) - 1)
+        Config(chunk_bytes=1 << 20, staging_bytes=(2 << 20) - 1, shm_ring_bytes=3 << 20)
+
+
+def test_the_shared_ring_holds_at_least_two_chunks() -> None:
+    """A chunk that may have to skip the end of the ring must fit all the same, or its call would never end."""
+    with pytest.raises(InvalidArgument, match="shm_ring_bytes = 524288 .* at least 526336"):
+        Config(chunk_bytes=256 << 10, shm_ring_bytes=512 << 10)
 
 
 def test_frozen_and_copied() -> None:
