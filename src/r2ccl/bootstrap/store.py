@@ -22,6 +22,7 @@ from .wire import HEAD, MAX_GATHER_BYTES, GatherRequest, Kind, frame, parse_gath
 log = logging.getLogger("r2ccl.bootstrap")
 _RECV_BYTES = 64 << 10
 _CLOSE_S = 2.0
+_LINGER_S = 0.5
 Reply = tuple[Kind, bytes]
 
 
@@ -114,6 +115,10 @@ class Store:
             self._give_up()
             end = Deadline(_CLOSE_S)
             while not end.expired and any(member.out for member in self._members.values()):
+                self._loop.run_once(end.remaining())
+            # A rank has left: those that come to a step after that shall read why, not a reset connection.
+            end = Deadline(_LINGER_S)
+            while self._gathers.gone and self._members and not end.expired:
                 self._loop.run_once(end.remaining())
         except Exception:  # a bug: the other ranks learn by the closed connections
             log.exception("rank 0's store ended")
