@@ -44,6 +44,7 @@ typedef struct r2ccl_settings {
   uint64_t eager_bytes;
   uint64_t spin_ns;
   uint64_t stall_floor_ns;
+  uint64_t heartbeat_ns;  // 0: idle links are not asked for signs of life
   uint64_t outage_ns;
   double stall_factor;
   int32_t failover;
@@ -110,16 +111,28 @@ typedef struct r2ccl_link_stats {
   uint64_t tx_bytes, rx_bytes, replayed_bytes;
 } r2ccl_link_stats;
 
+// What is known of the rails at the two ends of a failed link: 0 nothing, 1 alive, 2 dead.
+typedef struct r2ccl_probe {
+  int32_t peer;
+  uint32_t link;
+  uint32_t mine, theirs;
+} r2ccl_probe;
+#define R2CCL_NOTE_BYTES 4096
+
 R2CCL_API const char* r2ccl_status_name(int32_t status);
 
 R2CCL_API r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings);
 // Functions that return int32_t return a r2ccl_status.
 // Rails and links are added before r2ccl_engine_start; the engine takes ownership of the descriptors.
-R2CCL_API int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name, uint32_t ifindex, double weight);
+// ifindex 0, address empty: not watched.
+R2CCL_API int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name, uint32_t ifindex, const char* address,
+                                 double weight);
 // fd -1: a link that could not be connected yet; r2ccl_reopen_link may bring it.
 R2CCL_API int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
 R2CCL_API int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower);
 R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t same_host);
+// Which host a peer is on: ranks of one host have the same number.
+R2CCL_API int32_t r2ccl_set_host(r2ccl_engine*, int32_t peer, int32_t host);
 // How chunks for a peer divide over its links: (links + 1) x links fractions, healthy, then after the loss of each.
 R2CCL_API int32_t r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
 R2CCL_API int32_t r2ccl_engine_start(r2ccl_engine*);
@@ -149,7 +162,16 @@ R2CCL_API uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t c
 // links are down), and hand over a new connection for link `link` (its place among the links to the peer).
 R2CCL_API uint32_t r2ccl_wait_links_down(r2ccl_engine*, uint64_t timeout_ns);
 R2CCL_API int32_t r2ccl_reopen_link(r2ccl_engine*, int32_t peer, uint32_t link, int fd);
-R2CCL_API void r2ccl_set_ifindex(r2ccl_engine*, uint32_t rail, uint32_t ifindex);
+// The rail's interface was removed and added again, or has another address.
+R2CCL_API void r2ccl_set_rail_identity(r2ccl_engine*, uint32_t rail, uint32_t ifindex, const char* address);
+// Failed links whose rails no other link can vouch for: the slow loop tries connections across rails, and reports with
+// mine and theirs filled in. Whoever calls the first one is expected to report within a second.
+R2CCL_API uint32_t r2ccl_take_probes(r2ccl_engine*, r2ccl_probe*, uint32_t capacity);
+R2CCL_API void r2ccl_report_probe(r2ccl_engine*, const r2ccl_probe*);
+// Messages between the slow loops of two ranks, at most R2CCL_NOTE_BYTES each; r2ccl_take_note returns the length, 0
+// when there is none. They may come twice.
+R2CCL_API void r2ccl_post_note(r2ccl_engine*, int32_t peer, const void* bytes, uint32_t size);
+R2CCL_API uint32_t r2ccl_take_note(r2ccl_engine*, int32_t* peer, void* bytes);
 R2CCL_API uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t capacity);
 // Bounded: says goodbye to the peers, lets pending output drain for at most linger_ns, joins the thread, frees all.
 R2CCL_API void r2ccl_engine_destroy(r2ccl_engine*, uint64_t linger_ns);

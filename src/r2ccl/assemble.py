@@ -95,9 +95,11 @@ def _connect(
 ) -> list[Place]:
     """Hands every descriptor to the engine. Links of a pair come in the same order at both ends."""
     for rail in me.rails:
-        engine.add_rail(rail.index, rail.name, 0 if rail.is_loopback else rail.ifindex, float(rail.speed_mbps or 1))
+        watched = (0, "") if rail.is_loopback else (rail.ifindex, rail.address)
+        engine.add_rail(rail.index, rail.name, *watched, float(rail.speed_mbps or 1))
     for peer, fd in sorted(mesh.oob.items()):
         engine.add_control(peer, fd, cluster.same_host(me.rank, peer))
+        engine.set_host(peer, cluster.host_of(peer).index)
     mesh.oob.clear()
     for peer, fd in sorted(mesh.shm.items()):
         engine.add_shm_link(peer, fd, config.shm_ring_bytes)

@@ -43,6 +43,8 @@ class Config:
         failover (agreed): False switches off the ledger's acknowledgements, to measure what they cost.
         stall_floor_ms, stall_factor: a link is suspected when its oldest chunk is older than
             ``max(stall_floor_ms, stall_factor x usual time)`` while another path to the same peer answers.
+        heartbeat_ms: a link that is idle for this long is asked for a sign of life, so that a dead one is found before
+            a call needs it; 0: never.
         recovery: bring links back that were lost (False: a lost link stays lost).
         fault_script: faults that the transport injects, for tests (see ``r2ccl.testing.FaultScript``).
 
@@ -75,6 +77,7 @@ class Config:
     failover: bool = True
     stall_floor_ms: float = 60.0
     stall_factor: float = 4.0
+    heartbeat_ms: float = 500.0
     recovery: bool = True
     fault_script: str = ""
 
@@ -151,6 +154,7 @@ _LOWEST: dict[str, float] = {
     "shm_ring_bytes": 64 * KIB,
     "stall_floor_ms": 1.0,
     "stall_factor": 1.0,
+    "heartbeat_ms": 0.0,
     "port": 0,
 }
 _SUFFIX = {"K": KIB, "M": MIB, "G": 1 << 30}

@@ -105,7 +105,7 @@ class Rank:
         stats = self.comm.stats()
         self.events += self.comm.events()
         self.report.update(
-            events=[[e.kind.name, e.peer, e.rail, e.cause.name, e.value] for e in self.events],
+            events=[[e.kind.name, e.peer, e.rail, e.cause.name, e.value, e.verdict.name] for e in self.events],
             links=[[li["peer"], li["rail"], li["state"], li["tx_bytes"], li["rx_bytes"]] for li in stats["links"]],
             replayed=stats["replayed_chunks"],
             repairs=stats["repairs"],

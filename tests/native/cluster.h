@@ -43,7 +43,7 @@ struct Options {
   uint32_t rails = 2;
   Kind kind = Kind::kTcp;
   uint64_t chunk_bytes = 4096, staging_bytes = 4096 * 24, eager_bytes = 0;
-  uint64_t stall_floor_ns = 2'000'000'000, outage_ns = 2'000'000'000;
+  uint64_t stall_floor_ns = 2'000'000'000, heartbeat_ns = 0, outage_ns = 2'000'000'000;
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
 };
@@ -57,6 +57,7 @@ inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
   s.eager_bytes = o.eager_bytes;
   s.spin_ns = 20'000;
   s.stall_floor_ns = o.stall_floor_ns;
+  s.heartbeat_ns = o.heartbeat_ns;
   s.stall_factor = 4;
   s.outage_ns = o.outage_ns;
   s.failover = o.failover;

@@ -373,6 +373,29 @@ CASE(nonsense_from_a_peer_costs_the_link_and_nothing_else) {
   CHECK(same_bits(recv, right));
 }
 
+CASE(an_idle_link_is_found_dead_before_a_call_needs_it) {
+  Cluster cluster({.ranks = 2,
+                   .rails = 2,
+                   .stall_floor_ns = kStallNs,
+                   .heartbeat_ns = 100'000'000,
+                   .scripts = {"rail=1 kind=blackhole after_ms=200"}});
+  const Nanoseconds end = monotonic_ns() + 20'000'000'000;
+  for (int r = 0; r < 2; ++r) {
+    uint32_t down = 0;
+    while (down == 0 && monotonic_ns() < end) down = cluster[r].wait_links_down(50'000'000);
+    CHECK(down == 1);
+  }
+  bool by_heartbeat = false;
+  for (int r = 0; r < 2; ++r)
+    for (const r2ccl_event& e : cluster.events_of(r)) {
+      if (e.kind != kEventLinkSuspect) continue;
+      CHECK(e.rail == 1);
+      by_heartbeat |= e.detail == kCauseHeartbeat;
+    }
+  CHECK(by_heartbeat);
+  CHECK(cluster.counters(0).calls == 0);
+}
+
 CASE(a_peer_that_stops_for_a_while_costs_no_link) {
   const Options o{.ranks = 2, .rails = 2, .stall_floor_ns = 40'000'000};
   int control[2];

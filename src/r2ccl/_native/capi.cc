@@ -60,8 +60,13 @@ r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings) {
   return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings)); }, nullptr);
 }
 
-int32_t r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_t ifindex, double weight) {
-  return guarded_status([&] { of(e)->add_rail(rail, name, ifindex, weight); });
+int32_t r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_t ifindex, const char* address,
+                       double weight) {
+  return guarded_status([&] { of(e)->add_rail(rail, name, ifindex, address, weight); });
+}
+
+int32_t r2ccl_set_host(r2ccl_engine* e, int32_t peer, int32_t host) {
+  return guarded_status([&] { of(e)->set_host(peer, host); });
 }
 
 int32_t r2ccl_add_tcp_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
@@ -136,8 +141,27 @@ uint32_t r2ccl_wait_links_down(r2ccl_engine* e, uint64_t timeout_ns) {
 int32_t r2ccl_reopen_link(r2ccl_engine* e, int32_t peer, uint32_t link, int fd) {
   return guarded([&] { return of(e)->reopen(peer, link, fd) ? R2CCL_OK : R2CCL_INVALID_ARGUMENT; }, R2CCL_INTERNAL);
 }
-void r2ccl_set_ifindex(r2ccl_engine* e, uint32_t rail, uint32_t ifindex) {
-  guarded_status([&] { of(e)->set_ifindex(rail, ifindex); });
+void r2ccl_set_rail_identity(r2ccl_engine* e, uint32_t rail, uint32_t ifindex, const char* address) {
+  guarded_status([&] { of(e)->set_rail_identity(rail, ifindex, address); });
+}
+uint32_t r2ccl_take_probes(r2ccl_engine* e, r2ccl_probe* out, uint32_t capacity) {
+  return guarded([&] { return of(e)->take_probes(out, capacity); }, uint32_t{0});
+}
+void r2ccl_report_probe(r2ccl_engine* e, const r2ccl_probe* probe) {
+  guarded_status([&] { of(e)->report_probe(*probe); });
+}
+void r2ccl_post_note(r2ccl_engine* e, int32_t peer, const void* bytes, uint32_t size) {
+  guarded_status([&] { of(e)->post_note(peer, bytes, size); });
+}
+uint32_t r2ccl_take_note(r2ccl_engine* e, int32_t* peer, void* bytes) {
+  return guarded(
+      [&] {
+        std::string text;
+        return of(e)->take_note(peer, &text)
+                   ? static_cast<uint32_t>(copy_text(text, static_cast<char*>(bytes), R2CCL_NOTE_BYTES))
+                   : uint32_t{0};
+      },
+      uint32_t{0});
 }
 uint32_t r2ccl_events_read(r2ccl_engine* e, r2ccl_event* out, uint32_t capacity) {
   return of(e)->events().take(out, capacity);

@@ -27,6 +27,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint64_t eager_bytes
         uint64_t spin_ns
         uint64_t stall_floor_ns
+        uint64_t heartbeat_ns
         uint64_t outage_ns
         double stall_factor
         int32_t failover
@@ -77,13 +78,19 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint32_t state
         uint32_t generation
         uint64_t tx_bytes, rx_bytes, replayed_bytes
+    ctypedef struct r2ccl_probe:
+        int32_t peer
+        uint32_t link
+        uint32_t mine
+        uint32_t theirs
 
     const char* r2ccl_status_name(int32_t)
     r2ccl_engine* r2ccl_engine_create(const r2ccl_settings*)
-    int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, double)
+    int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, const char*, double)
     int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
     int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t, int, uint64_t, int32_t)
     int32_t r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
+    int32_t r2ccl_set_host(r2ccl_engine*, int32_t, int32_t)
     int32_t r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
     int32_t r2ccl_engine_start(r2ccl_engine*)
     r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc*, int32_t)
@@ -100,12 +107,17 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t)
     uint32_t r2ccl_wait_links_down(r2ccl_engine*, uint64_t)
     int32_t r2ccl_reopen_link(r2ccl_engine*, int32_t, uint32_t, int)
-    void r2ccl_set_ifindex(r2ccl_engine*, uint32_t, uint32_t)
+    void r2ccl_set_rail_identity(r2ccl_engine*, uint32_t, uint32_t, const char*)
+    uint32_t r2ccl_take_probes(r2ccl_engine*, r2ccl_probe*, uint32_t)
+    void r2ccl_report_probe(r2ccl_engine*, const r2ccl_probe*)
+    void r2ccl_post_note(r2ccl_engine*, int32_t, const void*, uint32_t)
+    uint32_t r2ccl_take_note(r2ccl_engine*, int32_t*, void*)
     uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t)
     void r2ccl_engine_destroy(r2ccl_engine*, uint64_t)
     int32_t r2ccl_host_reduce(void*, const void*, const void*, uint64_t, int32_t, int32_t, uint32_t, int32_t)
 
     enum:
+        R2CCL_NOTE_BYTES
         R2CCL_OK
         R2CCL_IN_PROGRESS
         R2CCL_INVALID_ARGUMENT
@@ -331,6 +343,7 @@ cdef class Engine:
         s.eager_bytes = config.eager_bytes
         s.spin_ns = config.spin_us * 1000
         s.stall_floor_ns = int(config.stall_floor_ms * 1e6)
+        s.heartbeat_ns = int(config.heartbeat_ms * 1e6)
         s.outage_ns = int(config.outage_s * 1e9)
         s.stall_factor = config.stall_factor
         s.failover = config.failover
@@ -355,8 +368,9 @@ cdef class Engine:
 
     # -- before start --------------------------------------------------------------------------------------------
 
-    def add_rail(self, int index, str name, int ifindex, double weight):
-        made(r2ccl_add_rail(self.handle(), index, name.encode(), ifindex, weight))
+    def add_rail(self, int index, str name, int ifindex, str address, double weight):
+        """ifindex 0, address empty: not watched."""
+        made(r2ccl_add_rail(self.handle(), index, name.encode(), ifindex, address.encode(), weight))
 
     def add_tcp_link(self, int peer, int rail, int fd):
         """fd -1: a link that could not be connected yet."""
@@ -371,6 +385,10 @@ cdef class Engine:
     def add_control(self, int peer, int fd, bint same_host):
         self.sockets.append((fd, os.fstat(fd).st_ino))
         made(r2ccl_add_control(self.handle(), peer, fd, same_host))
+
+    def set_host(self, int peer, int host):
+        """Peers of one host have the same number."""
+        made(r2ccl_set_host(self.handle(), peer, host))
 
     def set_shares(self, int peer, rows):
         """rows: (links + 1) x links float64, see ``plan.shares``."""
@@ -641,11 +659,50 @@ cdef class Engine:
             status = r2ccl_reopen_link(core, peer, link, fd)
         return status == R2CCL_OK
 
-    def set_ifindex(self, int rail, int ifindex):
-        """The interface of a rail has a new index (it was removed and added again)."""
+    def set_rail_identity(self, int rail, int ifindex, str address):
+        """The interface of a rail was removed and added again, or has another address."""
+        cdef bytes text = address.encode()
+        cdef const char* c_text = text
         cdef r2ccl_engine* core = self.handle()
         with nogil:
-            r2ccl_set_ifindex(core, rail, ifindex)
+            r2ccl_set_rail_identity(core, rail, ifindex, c_text)
+
+    def take_probes(self):
+        """(peer, link) of failed links whose rails no other link can vouch for; ``report_probe`` is expected."""
+        cdef r2ccl_probe p[64]
+        cdef uint32_t n = r2ccl_take_probes(self.handle(), p, 64)
+        return [(p[i].peer, p[i].link) for i in range(n)]
+
+    def report_probe(self, int peer, int link, int mine, int theirs):
+        """What is known of the rails at both ends: 0 nothing, 1 alive, 2 dead."""
+        cdef r2ccl_probe p
+        cdef r2ccl_engine* core = self.handle()
+        p.peer = peer
+        p.link = link
+        p.mine = mine
+        p.theirs = theirs
+        with nogil:
+            r2ccl_report_probe(core, &p)
+
+    def post_note(self, int peer, bytes note):
+        """A message to the slow loop of a peer; it may come twice."""
+        cdef const char* data = note
+        cdef uint32_t size = <uint32_t>len(note)
+        cdef r2ccl_engine* core = self.handle()
+        with nogil:
+            r2ccl_post_note(core, peer, data, size)
+
+    def take_notes(self):
+        """(peer, bytes) of the messages that have come."""
+        cdef char data[R2CCL_NOTE_BYTES]
+        cdef int32_t peer = -1
+        cdef uint32_t n
+        notes = []
+        while True:
+            n = r2ccl_take_note(self.handle(), &peer, data)
+            if n == 0:
+                return notes
+            notes.append((peer, data[:n]))
 
     def events(self):
         """Takes the events since the last time: (time_ns, kind, peer, rail, detail, value)."""

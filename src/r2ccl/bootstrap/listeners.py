@@ -24,6 +24,7 @@ class Listeners:
     oob: list[socket.socket] = field(default_factory=list)
     devices: dict[int, str] = field(default_factory=dict)
     """Interface that a rail's listening sockets are pinned to, by rail."""
+    _to_renew: list[RailPort] = field(default_factory=list)
 
     def close_control(self) -> None:
         """Control connections are made once: nobody may come in by those sockets any more."""
@@ -31,15 +32,22 @@ class Listeners:
             sock.close()
         self.oob.clear()
 
-    def renew(self, rail: int) -> None:
-        """Listen anew on the same addresses and ports: the rail's interface was removed and added again."""
+    def renew(self, rail: int, address: str) -> list[RailPort]:
+        """Listen anew for a rail whose interface was made anew or has another address: on the same ports if they are
+        free. Returns where. ``OSError`` when it cannot be (then the old sockets are closed, and are tried again)."""
+        ports = []
         for sock, port in list(self.rails.items()):
-            if port.rail != rail:
-                continue
-            family, where = socket_address(port.address, port.port)
-            del self.rails[sock]
-            sock.close()
-            self.rails[listen_on(family, where, _BACKLOG, device=self.devices.get(rail, ""))] = port
+            if port.rail == rail:
+                del self.rails[sock]
+                sock.close()
+                self._to_renew.append(port)
+        for port in [p for p in self._to_renew if p.rail == rail]:
+            family, where = socket_address(address, port.port)
+            listener = listen_on(family, where, _BACKLOG, device=self.devices.get(rail, ""))
+            ports.append(RailPort(rail, address, int(listener.getsockname()[1])))
+            self.rails[listener] = ports[-1]
+            self._to_renew.remove(port)
+        return ports
 
     @property
     def sockets(self) -> list[socket.socket]:

@@ -1,4 +1,5 @@
 """Brings links back: one thread that sleeps in the core until links are down, and connects them again, for ever.
+It also looks closer where the core cannot tell what failed, and reads addresses again.
 
 The core lets a link that was connected again carry chunks only after a probation at both ends (``flow/probation.h``), so
 nothing here is trusted with more than a descriptor.
@@ -9,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import threading
 from dataclasses import dataclass
 
@@ -18,6 +18,8 @@ from ..bootstrap.base import Deadline
 from ..bootstrap.mesh import relink
 from ..bootstrap.route import Around
 from ..errors import R2cclError
+from .identity import Identities
+from .probe import probe
 
 log = logging.getLogger("r2ccl.health")
 
@@ -25,7 +27,7 @@ _ATTEMPT_S = 0.5  # both ends try at about the same time: one listens while the 
 _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.4
 _IDLE_S = 1.0  # between looks at nothing, so that stop() is noticed
-_DOWN = 2
+_UP, _DOWN = 0, 2  # states of a link, see LinkState in flow/failover.h
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Monitor:
         self._engine = engine
         self._around = around
         self._places = {(p.peer, p.number): p for p in places}
-        self._ifindex = {rail.index: rail.ifindex for rail in around.me.rails if not rail.is_loopback}
+        self._identities = Identities(engine, around)
         self._stop = threading.Event()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="r2ccl-monitor", daemon=True)
@@ -67,12 +69,16 @@ class Monitor:
         pause_s = 0.0
         down = 0
         try:
+            self._engine.take_probes()  # the core knows now that somebody does
             while not self._stop.is_set():
                 down = self._engine.wait_links_down(pause_s if down else _IDLE_S)
+                self._probe()
+                for peer, note in self._engine.take_notes():
+                    self._identities.hear(peer, note)
                 if not down:
                     pause_s = 0.0
                     continue
-                wanted = self._down()
+                wanted = [place for place, state in self._states() if state == _DOWN]
                 if self._bring_back(wanted) or any(p.peer > self._around.me.rank for p in wanted):
                     pause_s = _SHORTEST_PAUSE_S  # the one that is dialled listens nearly all the time
                 else:
@@ -80,11 +86,25 @@ class Monitor:
         except R2cclError as error:  # the engine ended
             log.debug("monitor ends: %s", error)
 
+    def _probe(self) -> None:
+        """Failed links of which the core cannot tell whose rail is at fault."""
+        asked = self._engine.take_probes()
+        if not asked:
+            return
+        states = self._states()
+        for peer, number in asked:
+            place = self._places.get((peer, number))
+            if place is None:
+                continue
+            well = [(p.my_rail, p.peer_rail) for p, state in states if p.peer == peer and state == _UP]
+            mine, theirs = probe(self._around, peer, place.my_rail, place.peer_rail, well)
+            self._engine.report_probe(peer, number, mine, theirs)
+
     def _bring_back(self, down: list[Place]) -> bool:
         """One attempt at all links that are down; whether any came up."""
         if not down:
             return False
-        self._renew_interfaces()
+        self._identities.renew()
         try:
             ends = relink(self._around, [(p.peer, p.my_rail, p.peer_rail) for p in down], Deadline(_ATTEMPT_S))
         except OSError as error:
@@ -97,27 +117,14 @@ class Monitor:
             self._engine.reopen_link(place.peer, place.number, end.fd)
         return bool(ends)
 
-    def _down(self) -> list[Place]:
-        """The links that are down, in the order in which the core numbers them."""
+    def _states(self) -> list[tuple[Place, int]]:
+        """All links and their states, in the order in which the core numbers them."""
         numbers: dict[int, int] = {}
-        down = []
+        states = []
         for peer, _rail, state, *_ in self._engine.links():
             number = numbers.get(peer, 0)
             numbers[peer] = number + 1
             place = self._places.get((peer, number))
-            if state == _DOWN and place is not None:
-                down.append(place)
-        return down
-
-    def _renew_interfaces(self) -> None:
-        """An interface that was removed and added again has a new index; sockets pinned to the old one are deaf."""
-        for rail, before in self._ifindex.items():
-            name = self._around.me.rails[rail].name
-            try:
-                now = socket.if_nametoindex(name)
-                if now != before:
-                    self._around.listeners.renew(rail)
-                    self._engine.set_ifindex(rail, now)
-                    self._ifindex[rail] = now
-            except OSError:
-                continue  # it is not there, or has no address yet
+            if place is not None:
+                states.append((place, state))
+        return states

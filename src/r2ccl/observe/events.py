@@ -33,6 +33,23 @@ class EventKind(IntEnum):
     """A link that was down is connected again and has to prove itself before it carries chunks."""
     LINK_UP = 14
     """It is in use again, after ``value`` nanoseconds of probation."""
+    VERDICT = 15
+    """What failed: ``detail`` is a Verdict, ``value`` the evidence for it."""
+
+
+class Verdict(IntEnum):
+    """What failed, seen from this rank."""
+
+    NONE = 0
+    LOCAL_RAIL = 1
+    """This rank's own rail: all its links are given up."""
+    REMOTE_RAIL = 2
+    """The peer's rail."""
+    PATH = 3
+    """The way between the two: both rails serve others, or nothing tells which of them failed."""
+    PEER_LOST = 4
+    FALSE_ALARM = 5
+    """Nothing lasting: the link was in use again within a second."""
 
 
 class Cause(IntEnum):
@@ -47,6 +64,10 @@ class Cause(IntEnum):
     """Nothing moved on it while the peer answered over another path."""
     PEER = 4
     """The peer says so."""
+    HEARTBEAT = 5
+    """It was idle and gave no sign of life when asked, while the peer answered over another path."""
+    RAIL = 6
+    """Another link over the same rail failed, and this one gave no sign of life either."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +80,49 @@ class Event:
     rail: int
     cause: Cause
     value: int
+    verdict: Verdict = Verdict.NONE
+    evidence: str = ""
 
     @classmethod
     def from_core(cls, record: tuple[int, int, int, int, int, int]) -> Event:
         """From (time_ns, kind, peer, rail, detail, value)."""
         time_ns, kind, peer, rail, detail, value = record
-        cause = Cause(detail) if kind == EventKind.LINK_SUSPECT else Cause.NONE
-        return cls(time_ns, EventKind(kind), peer, rail, cause, value)
+        if kind == EventKind.LINK_SUSPECT:
+            return cls(time_ns, EventKind(kind), peer, rail, Cause(detail), value)
+        if kind == EventKind.VERDICT:
+            return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value, Verdict(detail), _evidence(value))
+        return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value)
 
     def __str__(self) -> str:
         where = "".join(f" {name}={n}" for name, n in (("peer", self.peer), ("rail", self.rail)) if n >= 0)
         why = f" ({self.cause.name.lower()})" if self.cause else ""
         ms = f" after {self.value / 1e6:.1f} ms" if self.kind == EventKind.REPAIRED else ""
         n = f" of {self.value} chunks" if self.kind == EventKind.REPLAY else ""
-        return f"{self.kind.name.lower()}{where}{why}{n}{ms}"
+        verdict = f" {self.verdict.name.lower()}: {self.evidence}" if self.kind == EventKind.VERDICT else ""
+        return f"{self.kind.name.lower()}{where}{why}{n}{ms}{verdict}"
+
+
+def _evidence(value: int) -> str:
+    """The words of ``Diagnosis::evidence`` (flow/diagnosis.h)."""
+    answered, silent = value & 255, value >> 8 & 255
+    mine, theirs = value >> 21 & 3, value >> 23 & 3
+    words = []
+    if value >> 16 & 1:
+        words.append("interface down here")
+    if value >> 17 & 1:
+        words.append("interface down at the peer")
+    if answered or silent:
+        words.append(f"{answered} other links of the rail answered, {silent} did not")
+    if value >> 20 & 1:
+        words.append(
+            "connections across rails found "
+            + (f"own rail {_FINDINGS[mine]}, peer's rail {_FINDINGS[theirs]}" if mine or theirs else "no way")
+        )
+    elif theirs:
+        words.append(f"the peer finds its rail {_FINDINGS[theirs]}")
+    words.append(_DIRECTIONS[value >> 18 & 3])
+    return ", ".join(word for word in words if word) or "no third point to ask"
+
+
+_FINDINGS = ("unknown", "alive", "dead", "?")
+_DIRECTIONS = ("", "silent both ways", "silent from the peer", "silent to the peer")

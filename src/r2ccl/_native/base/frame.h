@@ -25,6 +25,10 @@ enum class FrameKind : uint8_t {
   kOpen = 13,     // first on a link that was connected again: link `message`, generation `chunk`
   kReady = 14,    // link `message` has passed its probation at the sender
   kCompare = 15,  // payload: the sender's r2ccl_call_info of collective `call`, in which nothing moves
+  kFinding = 16,  // what the sender found out about its own rail of link `message`, generation `chunk`, which failed:
+                  // `flags` Finding | 256 if its interface is down; it had been silent for `token` ms
+  kExamine = 17,  // to ranks of the same host: a link over rail `message` failed, look at yours
+  kNote = 18,     // a message between the slow loops
   kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
 };
 

@@ -57,9 +57,12 @@ Engine::~Engine() {
   if (wake_fd_ >= 0) ::close(wake_fd_);
 }
 
-void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, double weight) {
+void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, const char* address, double weight) {
   if (rails_.size() <= rail) rails_.resize(rail + 1);
-  rails_[rail] = {std::move(name), ifindex, weight > 0 ? weight : 1.0, true};
+  rails_[rail] = {.name = std::move(name),
+                  .ifindex = ifindex,
+                  .weight = weight > 0 ? weight : 1.0,
+                  .address = InterfaceAddress::parse(address)};
 }
 
 void Engine::add_link(std::unique_ptr<Link> link, bool down) {
@@ -81,6 +84,8 @@ void Engine::add_link(std::unique_ptr<Link> link, bool down) {
 void Engine::add_control(int32_t rank, int fd, bool same_host) {
   peers_[rank]->control = std::make_unique<ControlSocket>(rank, fd, same_host);
 }
+
+void Engine::set_host(int32_t rank, int32_t host) { peers_[rank]->host = host; }
 
 void Engine::set_shares(int32_t rank, const double* rows, uint32_t links) {
   Peer& peer = *peers_[rank];
@@ -433,7 +438,7 @@ bool Engine::poll_descriptors(int timeout_ms) {
       uint64_t count;
       [[maybe_unused]] ssize_t got = ::read(wake_fd_, &count, sizeof count);
     } else if (what == Watch::kInterfaces) {
-      watch_.read([this](uint32_t ifindex, bool up) { rail_changed(ifindex, up); });
+      watch_.read(*this);
     } else if (what == Watch::kControl) {
       Peer& peer = *peers_[rank];
       if (peer.control && peer.control->open()) {

@@ -16,6 +16,7 @@
 #include "exec/call.h"
 #include "exec/event_log.h"
 #include "flow/detector.h"
+#include "flow/diagnosis.h"
 #include "flow/failover.h"
 #include "flow/ledger.h"
 #include "flow/probation.h"
@@ -42,7 +43,10 @@ struct LinkSlot {
   Probation probation;
   Nanoseconds probation_since_ns = 0;
   Nanoseconds heard_ns = 0;
-  Nanoseconds ended_ns = 0;   // the peer ended it in good order; a goodbye should follow
+  Nanoseconds ended_ns = 0;  // the peer ended it in good order; a goodbye should follow
+  Heartbeat heartbeat;
+  Diagnosis diagnosis;
+  uint32_t cause = 0;         // of the last suspicion
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
   uint64_t replayed_bytes = 0;
   // The chunk whose payload is being read into its place.
@@ -65,6 +69,7 @@ struct Peer final : ArrivedSet {
 
   Engine& engine;
   int32_t rank;
+  int32_t host = -1;  // ranks of one host have the same; -1: unknown
   std::vector<std::unique_ptr<LinkSlot>> links;
   std::unique_ptr<ControlSocket> control;
   Nanoseconds control_heard_ns = 0;
@@ -94,7 +99,7 @@ struct Peer final : ArrivedSet {
   uint32_t last_link = 0;
 };
 
-class Engine final : LinkEvents, ControlEvents {
+class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
  public:
   explicit Engine(const r2ccl_settings& settings);
   ~Engine();
@@ -102,10 +107,12 @@ class Engine final : LinkEvents, ControlEvents {
   Engine& operator=(const Engine&) = delete;
 
   // Before start.
-  void add_rail(uint32_t rail, std::string name, uint32_t ifindex, double weight);
+  // ifindex 0: the interface is not watched. address: numeric text; empty: the address is not watched.
+  void add_rail(uint32_t rail, std::string name, uint32_t ifindex, const char* address, double weight);
   // down: it could not be connected yet, and may be reopened.
   void add_link(std::unique_ptr<Link> link, bool down = false);
   void add_control(int32_t peer, int fd, bool same_host);
+  void set_host(int32_t peer, int32_t host);
   void set_shares(int32_t peer, const double* rows, uint32_t links);
   Status start();
 
@@ -124,7 +131,14 @@ class Engine final : LinkEvents, ControlEvents {
   uint32_t wait_links_down(Nanoseconds timeout_ns);
   // A link that is down has been connected again; takes fd. False: it is not down.
   bool reopen(int32_t peer, uint32_t link, int fd);
-  void set_ifindex(uint32_t rail, uint32_t ifindex);
+  // The rail's interface, or its address, is another one now.
+  void set_rail_identity(uint32_t rail, uint32_t ifindex, const char* address);
+  // Links whose rails nobody else can vouch for: the slow loop tries connections across rails and reports.
+  uint32_t take_probes(r2ccl_probe* out, uint32_t capacity);
+  void report_probe(const r2ccl_probe& probe);
+  // Messages between the slow loops of two ranks: what they say is not the core's business.
+  void post_note(int32_t peer, const void* bytes, uint32_t size);
+  bool take_note(int32_t* peer, std::string* text);
   EventLog& events() noexcept { return events_; }
   void close(Nanoseconds linger_ns);
 
@@ -136,7 +150,12 @@ class Engine final : LinkEvents, ControlEvents {
     std::string name;
     uint32_t ifindex = 0;
     double weight = 1;
+    InterfaceAddress address;
+    bool carrier = true, addressed = true;
     bool up = true;
+    // Its links are being asked for a sign of life, since one of them, to that host, failed.
+    Nanoseconds exam_since_ns = 0;
+    int32_t exam_host = -1;
   };
   struct Alarm {  // ranks disagree about call `sequence`
     bool active = false;
@@ -232,17 +251,29 @@ class Engine final : LinkEvents, ControlEvents {
   void carry_out(Peer& peer);
   void fence(Peer& peer, uint32_t link);
   void spread(Peer& peer, const FrameHeader& header, const void* payload, int32_t except_link);
-  void rail_changed(uint32_t ifindex, bool up);
   void control_ended(Peer& peer, int error);
   void peer_lost(int32_t rank, bool tell, const char* how);
   void tick(Nanoseconds now);
   void tick_peer(Peer& peer, Nanoseconds now);
-  void tick_probation(Peer& peer, uint32_t link, Nanoseconds now);
-  void admit(Peer& peer, uint32_t link, Nanoseconds now);
-  void links_changed();
   bool needs(const Peer& peer) const noexcept;
   void heard(Peer& peer, Nanoseconds now) noexcept;
   void compare_if_stuck(Nanoseconds now);
+
+  // rails.cc
+  void interface_changed(uint32_t ifindex, bool up) noexcept override;
+  void address_changed(uint32_t ifindex, const InterfaceAddress& address, bool present) noexcept override;
+  void update_rail(uint32_t rail);
+  Nanoseconds heard_elsewhere(const Peer& peer, uint32_t link) const noexcept;
+  void tick_heartbeat(Peer& peer, uint32_t link, Nanoseconds now);
+  void begin_diagnosis(Peer& peer, uint32_t link, Nanoseconds now);
+  void examine(uint32_t rail, int32_t host, Nanoseconds now);
+  void tick_exam(uint32_t rail, Nanoseconds now);
+  void conclude(uint32_t rail, const RailAnswers& answers);
+  void tell_finding(Peer& peer, uint32_t link);
+  void tick_diagnosis(Peer& peer, uint32_t link, Nanoseconds now);
+  void tick_probation(Peer& peer, uint32_t link, Nanoseconds now);
+  void admit(Peer& peer, uint32_t link, Nanoseconds now);
+  void links_changed();
 
   // verdict.cc
   void fail(Status status, const std::string& text);
@@ -300,9 +331,12 @@ class Engine final : LinkEvents, ControlEvents {
   std::condition_variable done_cv_, park_cv_, links_cv_;
   uint32_t links_down_ = 0;  // under wait_mutex_
   uint64_t link_changes_ = 0, link_changes_seen_ = 0;
-  std::atomic<uint32_t> waiters_{0};   // want the lock, which the engine's thread shall leave
-  std::atomic<uint32_t> wanted_{0};    // of these, the ones that a driving caller leaves it to
-  std::atomic<uint32_t> sleepers_{0};  // wait for calls that somebody else drives
+  std::vector<r2ccl_probe> probes_;                    // under wait_mutex_
+  std::deque<std::pair<int32_t, std::string>> notes_;  // likewise
+  std::atomic<bool> prober_{false};                    // somebody takes probes
+  std::atomic<uint32_t> waiters_{0};                   // want the lock, which the engine's thread shall leave
+  std::atomic<uint32_t> wanted_{0};                    // of these, the ones that a driving caller leaves it to
+  std::atomic<uint32_t> sleepers_{0};                  // wait for calls that somebody else drives
   std::atomic<bool> caller_drives_{false}, driver_sleeps_{false}, thread_sleeps_{false}, kick_{false};
   std::atomic<uint64_t> last_caller_ns_{0};
   std::atomic<int32_t> failed_{R2CCL_OK};

@@ -25,8 +25,16 @@ enum EventKind : uint32_t {
   kEventFrameRefused = 12,
   kEventLinkProbation = 13,  // connected again
   kEventLinkUp = 14,         // in use again; value: nanoseconds in probation
+  kEventVerdict = 15,        // what failed; detail: Verdict, value: Diagnosis::evidence
 };
-enum SuspicionCause : uint32_t { kCauseSocket = 1, kCauseInterface = 2, kCauseStall = 3, kCausePeer = 4 };
+enum SuspicionCause : uint32_t {
+  kCauseSocket = 1,
+  kCauseInterface = 2,
+  kCauseStall = 3,
+  kCausePeer = 4,
+  kCauseHeartbeat = 5,
+  kCauseRail = 6
+};
 
 class EventLog {
  public:

@@ -157,6 +157,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       if (h.message >= peer.links.size() || peer.links[h.message]->link->lossless()) break;
       if (peer.failover.usable(h.message))
         event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[h.message]->link->rail()), kCausePeer, 0);
+      peer.links[h.message]->cause = kCausePeer;
       peer.failover.notice(h.message, h.chunk, ids_of(h, payload), now, &peer.actions);
       carry_out(peer);
       send_all_credits(peer);
@@ -187,6 +188,24 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
     }
     case FrameKind::kQuery:
       send_all_credits(peer);
+      break;
+    case FrameKind::kFinding:
+      if (h.message < peer.links.size() && h.chunk == peer.failover.generation(h.message))
+        peer.links[h.message]->diagnosis.told(static_cast<Finding>(std::min(h.flags & 255, 2)), (h.flags & 256) != 0,
+                                              h.token * kMillisecond);
+      break;
+    case FrameKind::kExamine:
+      if (peer.control && peer.control->same_host() && h.message < rails_.size())
+        examine(h.message, static_cast<int32_t>(h.chunk) - 1, now);
+      break;
+    case FrameKind::kNote:
+      if (h.bytes > 0 && h.bytes <= R2CCL_NOTE_BYTES) {
+        std::lock_guard lock(wait_mutex_);
+        if (notes_.size() < 256)
+          notes_.emplace_back(peer.rank, std::string(reinterpret_cast<const char*>(payload), h.bytes));
+        ++link_changes_;
+        links_cv_.notify_all();
+      }
       break;
     default:
       break;
@@ -236,6 +255,7 @@ void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause) {
     return;
   }
   event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, 0);
+  peer.links[l]->cause = cause;
   peer.links[l]->rate.failed(monotonic_ns(), peer.ledger.oldest_ns(l));
   peer.failover.suspect(l, monotonic_ns(), &peer.actions);
   carry_out(peer);
@@ -251,6 +271,7 @@ void Engine::carry_out(Peer& peer) {
     FrameHeader h{.message = a.link, .chunk = a.generation};
     switch (a.kind) {
       case FailoverAction::kFence:
+        if (peer.failover.state(a.link) == LinkState::kSuspect) begin_diagnosis(peer, a.link, monotonic_ns());
         fence(peer, a.link);
         peer.shares.lose(a.link);
         peer.links[a.link]->probation.failed(monotonic_ns());
@@ -315,116 +336,6 @@ void Engine::spread(Peer& peer, const FrameHeader& h, const void* payload, int32
   }
 }
 
-void Engine::rail_changed(uint32_t ifindex, bool up) {
-  for (uint32_t r = 0; r < rails_.size(); ++r) {
-    Rail& rail = rails_[r];
-    if (rail.ifindex != ifindex || ifindex == 0 || rail.up == up) continue;
-    rail.up = up;
-    event(up ? kEventRailUp : kEventRailDown, -1, static_cast<int32_t>(r), 0, 0);
-    links_changed();
-    if (up) continue;
-    for (auto& peer : peers_) {
-      if (!peer) continue;
-      for (uint32_t l = 0; l < peer->links.size(); ++l)
-        if (peer->links[l]->link->rail() == r) suspect(*peer, l, kCauseInterface);
-    }
-  }
-}
-
-// ---- links that return --------------------------------------------------------------------------------------------
-
-// Wakes the slow loop, which connects what is down.
-void Engine::links_changed() {
-  uint32_t down = 0;
-  for (auto& peer : peers_) {
-    if (!peer || peer->gone || peer->said_goodbye) continue;
-    for (uint32_t l = 0; l < peer->links.size(); ++l) down += peer->failover.state(l) == LinkState::kDown;
-  }
-  std::lock_guard lock(wait_mutex_);
-  links_down_ = down;
-  ++link_changes_;
-  links_cv_.notify_all();
-}
-
-uint32_t Engine::wait_links_down(Nanoseconds timeout_ns) {
-  std::unique_lock lock(wait_mutex_);
-  links_cv_.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                     [this] { return stop_.load() || link_changes_ != link_changes_seen_; });
-  link_changes_seen_ = link_changes_;
-  return stop_.load() ? 0 : links_down_;
-}
-
-bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
-  Drive drive(*this);
-  Peer& peer = *peers_[rank];
-  const bool wanted = status() == Status::OK && !peer.gone && !peer.said_goodbye && l < peer.links.size() &&
-                      peer.failover.state(l) == LinkState::kDown;
-  if (!wanted) {
-    ::close(fd);
-    return false;
-  }
-  LinkSlot& slot = *peer.links[l];
-  const uint32_t rail = slot.link->rail();
-  auto link = make_tcp_link(rank, rail, fd, static_cast<uint32_t>(std::max<uint64_t>(settings_.chunk_bytes, 64 << 10)));
-  if (slot.link->struck()) link = make_faulty_link(std::move(link), script_, true);
-  link->index = l;
-  link->inherit_counters(*slot.link);
-  std::replace(polled_.begin(), polled_.end(), slot.link.get(), link.get());
-  slot.link = std::move(link);
-  slot.detector = StallDetector(settings_.stall_floor_ns, settings_.stall_factor);
-  slot.acks.clear();
-  slot.ended_ns = 0;
-  const Nanoseconds now = monotonic_ns();
-  slot.heard_ns = slot.probation_since_ns = now;
-  peer.failover.reopen(l);
-  slot.probation.begin(now);
-  slot.link->control({.kind = FrameKind::kOpen, .message = l, .chunk = peer.failover.generation(l)}, nullptr);
-  slot.link->flush();
-  watch_link(rank, *slot.link);
-  event(kEventLinkProbation, rank, static_cast<int32_t>(rail), peer.failover.generation(l), 0);
-  links_changed();
-  return true;
-}
-
-void Engine::set_ifindex(uint32_t rail, uint32_t ifindex) {
-  Drive drive(*this);
-  if (rail < rails_.size()) rails_[rail].ifindex = ifindex;
-}
-
-void Engine::tick_probation(Peer& peer, uint32_t l, Nanoseconds now) {
-  LinkSlot& slot = *peer.links[l];
-  switch (slot.probation.step(now)) {
-    case Probation::Verdict::kWait:
-      return;
-    case Probation::Verdict::kReady:
-      slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
-      [[fallthrough]];  // pings go on: the link must stay clean until the peer is ready, too
-    case Probation::Verdict::kPing:
-      slot.link->control({.kind = FrameKind::kPing, .token = slot.probation.next_token()}, nullptr);
-      slot.link->flush();
-      if (slot.probation.both_ready(now)) admit(peer, l, now);
-      return;
-    case Probation::Verdict::kFailed:
-      peer.failover.fail_probation(l, &peer.actions);
-      carry_out(peer);
-      links_changed();
-      return;
-  }
-}
-
-// Both ends find the link clean. The peer learns it from our ready, which goes before the first chunk.
-void Engine::admit(Peer& peer, uint32_t l, Nanoseconds now) {
-  LinkSlot& slot = *peer.links[l];
-  slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
-  slot.link->flush();
-  peer.failover.admit(l);
-  slot.probation.admitted(now);
-  peer.shares.regain(l);
-  event(kEventLinkUp, peer.rank, static_cast<int32_t>(slot.link->rail()), peer.failover.generation(l),
-        now - slot.probation_since_ns);
-  mark_dirty(peer);
-}
-
 // ---- peers ---------------------------------------------------------------------------------------------------------
 
 // A call under way still has something to do with the peer.
@@ -456,6 +367,10 @@ void Engine::peer_lost(int32_t rank, bool tell, const char* how) {
   if (lost.gone || lost.said_goodbye) return;
   lost.gone = true;
   event(kEventPeerLost, rank, -1, 0, 0);
+  for (auto& slot : lost.links)
+    if (slot->diagnosis.open())
+      event(kEventVerdict, rank, static_cast<int32_t>(slot->link->rail()), static_cast<uint32_t>(Verdict::kPeerLost),
+            slot->diagnosis.evidence());
   if (tell)
     for (auto& peer : peers_)
       if (peer && !peer->gone)
@@ -493,6 +408,7 @@ void Engine::tick(Nanoseconds now) {
   if (status() != Status::OK) return;
   for (auto& peer : peers_)
     if (peer && !peer->gone) tick_peer(*peer, now);
+  for (uint32_t r = 0; r < rails_.size(); ++r) tick_exam(r, now);
   send_all_acks();
   compare_if_stuck(now);
   if (alarm_.active) resolve_alarm(now, now - alarm_.since_ns > 300 * kMillisecond);
@@ -504,6 +420,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
   bool any_usable = peer.links.empty();
   for (uint32_t l = 0; l < peer.links.size(); ++l) {
     if (peer.failover.state(l) == LinkState::kProbation) tick_probation(peer, l, now);
+    if (peer.links[l]->diagnosis.open()) tick_diagnosis(peer, l, now);
     if (!peer.failover.usable(l)) continue;
     LinkSlot& slot = *peer.links[l];
     if (slot.link->lossless()) {
@@ -516,10 +433,11 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
     }
     any_usable = true;
     const Nanoseconds oldest = peer.ledger.oldest_ns(l);
-    if (oldest == 0) continue;
-    Nanoseconds elsewhere = peer.control_heard_ns;
-    for (uint32_t o = 0; o < peer.links.size(); ++o)
-      if (o != l) elsewhere = std::max(elsewhere, peer.links[o]->heard_ns);
+    if (oldest == 0) {
+      tick_heartbeat(peer, l, now);
+      continue;
+    }
+    const Nanoseconds elsewhere = heard_elsewhere(peer, l);
     if (slot.detector.wants_progress(now, oldest)) slot.detector.progress(now, slot.link->progress(), oldest);
     uint32_t others = 0;
     for (uint32_t o = 0; o < peer.links.size(); ++o) others += o != l && peer.failover.usable(o);

@@ -1,0 +1,124 @@
+// What failed, and when an idle link is taken for dead, under a clock of the test's own.
+#include "cases.h"
+#include "flow/diagnosis.h"
+
+using namespace r2ccl;
+
+namespace {
+constexpr Nanoseconds kMs = 1'000'000;
+constexpr Nanoseconds kStart = 1'000'000 * kMs;
+constexpr Nanoseconds kEvery = 500 * kMs, kAnswer = 100 * kMs;
+
+// How long after kStart the link is suspected; 0: never within 10 s. answers(t): the link answers a ping sent at t.
+template <class Answers>
+Nanoseconds suspected_after(Answers&& answers, bool elsewhere) {
+  Heartbeat h;
+  Nanoseconds heard = kStart;
+  for (Nanoseconds t = kStart; t < kStart + 10'000 * kMs; t += kMs) {
+    switch (h.step(t, heard, elsewhere ? t : kStart, kEvery, kAnswer)) {
+      case Heartbeat::Verdict::kFine:
+        break;
+      case Heartbeat::Verdict::kPing:
+        if (answers(t)) heard = t + kMs;
+        break;
+      case Heartbeat::Verdict::kSuspect:
+        return t - kStart;
+    }
+  }
+  return 0;
+}
+}  // namespace
+
+CASE(an_answer_proves_a_rail_and_silence_of_one_host_does_not_condemn_it) {
+  CHECK((RailAnswers{1, 5, 5}.finding() == Finding::kAlive));
+  CHECK((RailAnswers{0, 3, 0}.finding() == Finding::kUnknown));
+  CHECK((RailAnswers{0, 3, 1}.finding() == Finding::kDead));
+  CHECK((RailAnswers{0, 0, 0}.finding() == Finding::kUnknown));
+}
+
+CASE(verdicts) {
+  struct {
+    Finding mine, theirs;
+    Verdict verdict;
+  } const table[] = {
+      {Finding::kDead, Finding::kAlive, Verdict::kLocalRail},
+      {Finding::kDead, Finding::kDead, Verdict::kLocalRail},
+      {Finding::kAlive, Finding::kDead, Verdict::kRemoteRail},
+      {Finding::kUnknown, Finding::kDead, Verdict::kRemoteRail},
+      {Finding::kAlive, Finding::kAlive, Verdict::kPath},
+      {Finding::kAlive, Finding::kUnknown, Verdict::kPath},
+      {Finding::kUnknown, Finding::kUnknown, Verdict::kPath},
+  };
+  for (const auto& row : table) {
+    Diagnosis d;
+    d.begin(kStart, 50 * kMs);
+    CHECK(!d.ready(kStart));
+    d.found(row.mine, {}, false);
+    d.told(row.theirs, false, 50 * kMs);
+    CHECK(d.ready(kStart + kMs));
+    CHECK(d.verdict() == row.verdict);
+  }
+}
+
+CASE(a_peer_that_says_nothing_is_not_waited_for_forever) {
+  Diagnosis d;
+  d.begin(kStart, 50 * kMs);
+  d.found(Finding::kAlive, {2, 0, 0}, false);
+  CHECK(!d.ready(kStart + Diagnosis::kPatienceNs));
+  CHECK(d.ready(kStart + Diagnosis::kPatienceNs + kMs) && d.verdict() == Verdict::kPath);
+  // Who knows that the own rail is dead need not wait.
+  d.begin(kStart, 50 * kMs);
+  d.found(Finding::kDead, {}, true);
+  CHECK(d.ready(kStart) && d.verdict() == Verdict::kLocalRail);
+}
+
+CASE(the_direction_is_told_by_who_heard_whom_last) {
+  const struct {
+    Nanoseconds mine, theirs;
+    Direction direction;
+  } table[] = {{60 * kMs, 58 * kMs, Direction::kBoth},
+               {60 * kMs, 2 * kMs, Direction::kFromPeer},
+               {2 * kMs, 60 * kMs, Direction::kToPeer}};
+  for (const auto& row : table) {
+    Diagnosis d;
+    d.begin(kStart, row.mine);
+    CHECK(d.direction() == Direction::kUnknown);
+    d.told(Finding::kAlive, false, row.theirs);
+    CHECK(d.direction() == row.direction);
+  }
+}
+
+CASE(a_quick_return_is_a_false_alarm_unless_an_interface_was_down) {
+  Diagnosis d;
+  CHECK(!d.false_alarm(kStart));
+  d.begin(kStart, 50 * kMs);
+  CHECK(d.false_alarm(kStart + 300 * kMs));
+  CHECK(!d.false_alarm(kStart + Diagnosis::kFalseAlarmNs));
+  d.told(Finding::kDead, true, 0);
+  CHECK(!d.false_alarm(kStart + 300 * kMs));
+}
+
+CASE(an_idle_link_that_answers_is_never_suspected) {
+  CHECK(suspected_after([](Nanoseconds) { return true; }, true) == 0);
+}
+
+CASE(an_idle_link_is_suspected_after_two_unanswered_pings) {
+  const Nanoseconds t = suspected_after([](Nanoseconds) { return false; }, true);
+  CHECK(t >= kEvery + 2 * kAnswer && t <= kEvery + 2 * kAnswer + 5 * kMs);
+}
+
+CASE(one_lost_ping_costs_nothing) {
+  int asked = 0;
+  CHECK(suspected_after([&](Nanoseconds) { return ++asked % 2 == 0; }, true) == 0);
+}
+
+CASE(a_peer_that_is_silent_everywhere_is_only_asked) {
+  CHECK(suspected_after([](Nanoseconds) { return false; }, false) == 0);
+}
+
+CASE(no_heartbeat_when_switched_off) {
+  Heartbeat h;
+  CHECK(h.step(kStart, kMs, kStart, 0, kAnswer) == Heartbeat::Verdict::kFine);
+}
+
+int main(int argc, char** argv) { return test::run_cases(argc, argv); }
