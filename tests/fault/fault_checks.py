@@ -54,8 +54,8 @@ class Outcome:
     repairs: int = 0
 
     def of_link(self, peer: int, rail: int) -> list[EventKind]:
-        """Kinds of the events about one link, in order."""
-        return [e.kind for e in self.events if (e.peer, e.rail) == (peer, rail)]
+        """Kinds of the events about one link, in order, but for the verdict, whose time is not fixed."""
+        return [e.kind for e in self.events if (e.peer, e.rail) == (peer, rail) and e.kind != EventKind.VERDICT]
 
     def first(self, kind: EventKind, rail: int) -> int:
         """Place of the first such event in ``events``."""

@@ -41,8 +41,9 @@ class Outcome:
         return sum(r["replayed"] for r in self.reports)
 
     def kinds(self, rank: int, peer: int, rail: int) -> list[str]:
-        """Kinds of the events about one link, in order."""
-        return [kind for kind, p, r, *_ in self.reports[rank]["events"] if (p, r) == (peer, rail)]
+        """Kinds of the events about one link, in order, but for the verdict, whose time is not fixed."""
+        events = self.reports[rank]["events"]
+        return [kind for kind, p, r, *_ in events if (p, r) == (peer, rail) and kind != "VERDICT"]
 
 
 def run(
@@ -160,8 +161,8 @@ def rail_events(outcome: Outcome, host: int, rail: int) -> list[list[str]]:
     return [
         [
             f"{kind}/{cause}" if kind == "LINK_SUSPECT" else kind
-            for kind, _, r, cause, _ in report["events"]
-            if r == rail
+            for kind, _, r, cause, *_ in report["events"]
+            if r == rail and kind != "VERDICT"
         ]
         for report in outcome.reports[host * per_host : (host + 1) * per_host]
     ]

@@ -51,6 +51,28 @@ CASE(a_peer_that_is_silent_everywhere_costs_no_link) {
   for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kMs) CHECK(d.step(t, kStart, 0) != Verdict::kSuspect);
 }
 
+CASE(time_in_which_this_process_or_the_peer_did_not_run_is_not_counted) {
+  StallDetector d(kFloor, 4);
+  const Nanoseconds t = kStart + kFloor + kMs;
+  StallDetector paused = d;
+  paused.paused(50 * kMs);
+  CHECK(d.step(t, kStart, t) == Verdict::kSuspect);
+  CHECK(paused.step(t, kStart, t) != Verdict::kSuspect);
+  CHECK(paused.step(t + 50 * kMs, kStart, t + 50 * kMs) == Verdict::kSuspect);
+  StallDetector other(kFloor, 4);
+  CHECK(other.step(t, kStart, t, 0, false, 30 * kMs) != Verdict::kSuspect);
+  CHECK(other.step(t + 30 * kMs, kStart, t + 30 * kMs, 0, false, 30 * kMs) == Verdict::kSuspect);
+  // What was excused is forgotten with the next movement.
+  paused.acknowledged(t, kStart);
+  CHECK(paused.step(t + kFloor + kMs, t, t + kFloor + kMs) == Verdict::kSuspect);
+  Pauses p;
+  p.add(kStart, 10 * kMs);
+  p.add(kStart + 20 * kMs, 15 * kMs);
+  CHECK(p.within(kStart + 25 * kMs, 100 * kMs) == 25 * kMs);
+  CHECK(p.within(kStart + 110 * kMs, 100 * kMs) == 15 * kMs);
+  CHECK(p.within(kStart + 200 * kMs, 100 * kMs) == 0);
+}
+
 CASE(a_peer_that_was_stopped_gets_time_to_acknowledge_when_it_speaks_again) {
   StallDetector d(kFloor, 4);
   Nanoseconds t = kStart;

@@ -272,6 +272,7 @@ Status Engine::wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed) {
 void Engine::drive_until(const Call& call, Nanoseconds deadline) {
   Nanoseconds idle_since = 0;
   uint32_t spins = 0, rounds = 0;
+  last_tick_ns_ = 0;
   while (call.status.load(std::memory_order_acquire) == R2CCL_IN_PROGRESS && !wanted_.load(std::memory_order_relaxed)) {
     const bool busy = progress();
     if (busy) {
@@ -328,6 +329,7 @@ bool Engine::sleep(Nanoseconds at_most_ns) {
     for (Link* link : polled_) come |= link->prepare_sleep();
   const auto ms = static_cast<int>(std::min<Nanoseconds>(at_most_ns / kMillisecond + 1, kBusySleepMs));
   if (!come) come = poll_descriptors(ms);
+  last_tick_ns_ = 0;  // sleeping is no pause
   if (any_memory_link_)
     for (Link* link : polled_) link->awake();
   driver_sleeps_.store(false, std::memory_order_seq_cst);
@@ -345,6 +347,7 @@ void Engine::run_thread() {
       continue;
     }
     std::unique_lock drive(drive_mutex_);
+    last_tick_ns_ = 0;
     kick_.store(false);
     Nanoseconds idle_since = 0;
     while (!stop_.load() && waiters_.load() == 0 && !caller_drives_.load()) {
@@ -373,6 +376,7 @@ void Engine::run_thread() {
       thread_sleeps_.store(false, std::memory_order_seq_cst);
       if (caller_drives_.load()) break;
       drive.lock();
+      last_tick_ns_ = 0;
       if (any_memory_link_ && !caller_drives_.load())
         for (Link* link : polled_) link->awake();
       idle_since = monotonic_ns();

@@ -95,6 +95,7 @@ struct Peer final : ArrivedSet {
   Nanoseconds goodbye_ns = 0, outage_since_ns = 0, queried_ns = 0, blocked_since_ns = 0;
   std::vector<FailoverAction> actions;
   uint32_t ping_token = 0;
+  Nanoseconds paused_ns = 0;  // how long its process did not run of late, as it says
   std::vector<double> eta_ns, rates;  // of pick_link
   uint32_t last_link = 0;
 };
@@ -319,7 +320,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::vector<Peer*> memory_peers_;
   std::vector<Peer*> ack_peers_;
   uint32_t poll_count_ = 0;
-  Nanoseconds next_tick_ns_ = 0;
+  Nanoseconds next_tick_ns_ = 0, last_tick_ns_ = 0;
+  Pauses pauses_;
   Alarm alarm_;
   // A collective in which nothing moves: perhaps the ranks disagree, and no frame can show it.
   uint64_t stuck_sequence_ = 0, stuck_moves_ = 0;

@@ -73,8 +73,9 @@ Nanoseconds Engine::heard_elsewhere(const Peer& peer, uint32_t link) const noexc
 // A link that carries nothing is found dead before the next call needs it.
 void Engine::tick_heartbeat(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
-  const Nanoseconds every =
-      settings_.heartbeat_ns ? std::max(settings_.heartbeat_ns, polled_.size() * kHeartbeatPerLinkNs) : 0;
+  const Nanoseconds every = settings_.heartbeat_ns && settings_.failover
+                                ? std::max(settings_.heartbeat_ns, polled_.size() * kHeartbeatPerLinkNs)
+                                : 0;
   switch (slot.heartbeat.step(now, slot.heard_ns, heard_elsewhere(peer, l), every, 2 * settings_.stall_floor_ns)) {
     case Heartbeat::Verdict::kFine:
       return;

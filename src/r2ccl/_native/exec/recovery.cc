@@ -18,6 +18,8 @@ constexpr Nanoseconds kMillisecond = 1'000'000;
 constexpr Nanoseconds kGoodbyeGraceNs = 20 * kMillisecond;
 // A peer that closed is missed only if a call still needs it after this.
 constexpr Nanoseconds kClosedGraceNs = 200 * kMillisecond;
+// A longer gap between two looks at the clock is a pause of the process.
+constexpr Nanoseconds kPauseNs = 8 * kMillisecond;
 constexpr Nanoseconds kCompareAfterNs = 200 * kMillisecond;
 constexpr Nanoseconds kQueryEveryNs = 50 * kMillisecond;
 constexpr size_t kMaxIdsPerFrame = 1000;
@@ -131,7 +133,8 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       note_credit(peer, h.lane, h.freed);
       break;
     case FrameKind::kPing: {
-      FrameHeader pong{.kind = FrameKind::kPong, .token = h.token};
+      const auto paused = static_cast<uint32_t>(pauses_.within(now, 4 * settings_.stall_floor_ns) / 1000);
+      FrameHeader pong{.kind = FrameKind::kPong, .freed = paused, .token = h.token};
       if (via < 0) {
         peer.control->send(pong);
       } else if (peer.failover.live(static_cast<uint32_t>(via))) {
@@ -141,6 +144,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       break;
     }
     case FrameKind::kPong:
+      peer.paused_ns = std::min<Nanoseconds>(h.freed * Nanoseconds{1000}, 4 * settings_.stall_floor_ns);
       if (via >= 0) peer.links[via]->probation.pong(h.token);
       break;
     case FrameKind::kOpen:
@@ -406,6 +410,15 @@ void Engine::compare_if_stuck(Nanoseconds now) {
 void Engine::tick(Nanoseconds now) {
   next_tick_ns_ = now + kMillisecond;
   if (status() != Status::OK) return;
+  // While chunks are in flight this comes every few milliseconds, unless the process does not get to run.
+  const Nanoseconds gap = now - last_tick_ns_;
+  if (last_tick_ns_ != 0 && gap > kPauseNs) {
+    pauses_.add(now, gap);
+    for (auto& peer : peers_)
+      for (size_t l = 0; peer && l < peer->links.size(); ++l)
+        if (!peer->ledger.empty(static_cast<uint32_t>(l))) peer->links[l]->detector.paused(gap);
+  }
+  last_tick_ns_ = now;
   for (auto& peer : peers_)
     if (peer && !peer->gone) tick_peer(*peer, now);
   for (uint32_t r = 0; r < rails_.size(); ++r) tick_exam(r, now);
@@ -441,7 +454,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
     if (slot.detector.wants_progress(now, oldest)) slot.detector.progress(now, slot.link->progress(), oldest);
     uint32_t others = 0;
     for (uint32_t o = 0; o < peer.links.size(); ++o) others += o != l && peer.failover.usable(o);
-    switch (slot.detector.step(now, oldest, elsewhere, peer.alive_since_ns, others == 0)) {
+    switch (slot.detector.step(now, oldest, elsewhere, peer.alive_since_ns, others == 0, peer.paused_ns)) {
       case StallDetector::Verdict::kFine:
         break;
       case StallDetector::Verdict::kAskPeer:

@@ -14,6 +14,7 @@ namespace r2ccl {
 // Byte progress alone puts suspicion off for at most kPatience times as long: a link that moves bytes and confirms no
 // chunk is of no use either.
 // The last condition keeps a peer that is merely slow, stopped or starved of processor time from costing its links.
+// Time in which either process did not run is not counted.
 class StallDetector {
  public:
   enum class Verdict { kFine, kAskPeer, kSuspect };
@@ -42,14 +43,21 @@ class StallDetector {
     moved(now, oldest_posted_ns);  // a slow link moves in larger steps: its usual gap grows with them
   }
 
+  // This process did not run for so long: the link may have moved meanwhile.
+  void paused(Nanoseconds for_ns) noexcept { excused_ns_ += for_ns; }
+
   // oldest_posted_ns: of the chunks in flight on the link, 0 when there is none.
   // heard_elsewhere_ns: when anything came from the peer over another path.
   // alive_since_ns: since when the peer has been heard without a long break: its own pauses are not the link's.
   // last: no other link to the peer is in use, so that a suspicion would help nobody soon.
+  // peer_paused_ns: how long the peer did not run, of late.
   Verdict step(Nanoseconds now, Nanoseconds oldest_posted_ns, Nanoseconds heard_elsewhere_ns,
-               Nanoseconds alive_since_ns = 0, bool last = false) noexcept {
-    if (oldest_posted_ns == 0 || now <= oldest_posted_ns) return Verdict::kFine;
-    const Nanoseconds limit = limit_ns();
+               Nanoseconds alive_since_ns = 0, bool last = false, Nanoseconds peer_paused_ns = 0) noexcept {
+    if (oldest_posted_ns == 0 || now <= oldest_posted_ns) {
+      excused_ns_ = 0;
+      return Verdict::kFine;
+    }
+    const Nanoseconds limit = limit_ns() + excused_ns_ + peer_paused_ns;
     const bool hopeless = now - std::max(oldest_posted_ns, confirmed_ns_) > kPatience * limit;
     const Nanoseconds silent =
         hopeless ? limit : silent_ns(now, std::max(oldest_posted_ns, std::min(alive_since_ns, now)));
@@ -77,6 +85,7 @@ class StallDetector {
     const double gap = now > from ? static_cast<double>(std::min(now - from, 8 * floor_ns_)) : 0.0;
     usual_ns_ += (gap - usual_ns_) / 8.0;
     moved_ns_ = now;
+    excused_ns_ = 0;
   }
   Nanoseconds silent_ns(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
     const Nanoseconds since = std::max(oldest_posted_ns, moved_ns_);
@@ -86,9 +95,32 @@ class StallDetector {
   Nanoseconds floor_ns_;
   double factor_;
   double usual_ns_ = 0;
-  Nanoseconds moved_ns_ = 0, confirmed_ns_ = 0;
+  Nanoseconds moved_ns_ = 0, confirmed_ns_ = 0, excused_ns_ = 0;
   Nanoseconds asked_ns_ = 0, sampled_ns_ = 0;
   uint64_t reading_ = 0;
+};
+
+// When this process did not run, for peers that wonder about its silence.
+class Pauses {
+ public:
+  void add(Nanoseconds now, Nanoseconds length) noexcept {
+    ring_[next_] = {now, length};
+    next_ = (next_ + 1) % kKept;
+  }
+  Nanoseconds within(Nanoseconds now, Nanoseconds last) const noexcept {
+    Nanoseconds sum = 0;
+    for (const auto& pause : ring_)
+      if (pause.end_ns != 0 && pause.end_ns + last > now) sum += pause.length_ns;
+    return std::min(sum, last);
+  }
+
+ private:
+  static constexpr size_t kKept = 32;
+  struct Pause {
+    Nanoseconds end_ns = 0, length_ns = 0;
+  };
+  Pause ring_[kKept];
+  size_t next_ = 0;
 };
 
 }  // namespace r2ccl
