@@ -20,7 +20,8 @@
   X(PEER_UNREACHABLE, 5, "PeerUnreachable") \
   X(ABORTED, 6, "Aborted")                  \
   X(MISMATCH, 7, "Mismatch")                \
-  X(INTERNAL, 8, "InternalError")
+  X(INTERNAL, 8, "InternalError")           \
+  X(AGAIN, 9, "")
 
 #ifdef __cplusplus
 extern "C" {
@@ -87,6 +88,7 @@ typedef struct r2ccl_call_args {
   uint64_t chunk_bytes;     // upper limit for this call, the same on all ranks
   uint32_t avg_ranks;       // divisor of AVG, else 0
   int32_t peer;             // send and recv: the other rank; else -1
+  uint32_t epoch;           // for which the plan was made
 } r2ccl_call_args;
 
 typedef struct r2ccl_event {
@@ -135,17 +137,28 @@ R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t
 R2CCL_API int32_t r2ccl_set_host(r2ccl_engine*, int32_t peer, int32_t host);
 // How chunks for a peer divide over its links: (links + 1) x links fractions, healthy, then after the loss of each.
 R2CCL_API int32_t r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
+// How many rails each rank has (size entries): all ranks agree on their health from then on, in epochs.
+R2CCL_API int32_t r2ccl_set_rails(r2ccl_engine*, const uint32_t* rails);
 R2CCL_API int32_t r2ccl_engine_start(r2ccl_engine*);
 
 R2CCL_API r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc* desc, int32_t size);
 R2CCL_API void r2ccl_plan_destroy(r2ccl_plan*);
 
-// Submits a call; *ticket names it. Returns OK or the error the engine is in.
+// Submits a call; *ticket names it. Returns OK or the error the engine is in; or AGAIN, and nothing was submitted: the
+// call must be planned for epoch *ticket; UINT64_MAX: ranks are agreeing on one, r2ccl_wait_thaw waits for it.
 R2CCL_API int32_t r2ccl_submit(r2ccl_engine*, const r2ccl_call_args*, int32_t will_wait, uint64_t* ticket);
 // Drives progress or sleeps until the call is done or slice_ns passed (then IN_PROGRESS). A final status frees the
 // ticket.
 R2CCL_API int32_t r2ccl_wait(r2ccl_engine*, uint64_t ticket, uint64_t slice_ns, uint32_t* replayed);
 R2CCL_API int32_t r2ccl_test(r2ccl_engine*, uint64_t ticket);
+// 1: collectives may begin, or the engine is in an error; 0: slice_ns has passed.
+R2CCL_API int32_t r2ccl_wait_thaw(r2ccl_engine*, uint64_t slice_ns);
+// Whose answer the agreement waits for, as text.
+R2CCL_API size_t r2ccl_describe_freeze(r2ccl_engine*, char* buffer, size_t size);
+R2CCL_API uint32_t r2ccl_epoch(r2ccl_engine*);
+// Health of all rails in an epoch that calls may still need: a byte each, by rank and rail; 0 not usable, 255 whole.
+// Returns how many; 0: the epoch is not known.
+R2CCL_API size_t r2ccl_health(r2ccl_engine*, uint32_t epoch, uint8_t* out, size_t capacity);
 // Nobody will wait for the ticket: it is freed when the call is done.
 R2CCL_API void r2ccl_detach(r2ccl_engine*, uint64_t ticket);
 

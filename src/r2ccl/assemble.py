@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +17,14 @@ from .config import Config
 from .errors import BootstrapError
 from .health.monitor import Monitor, Place
 from .plan.shares import shares
-from .planner import Planner, shape_of
+from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
 from .topology.model import RailInfo, RankInfo
 
 log = logging.getLogger("r2ccl")
+
+_MOST_AGREED_RAILS = 60_000  # of all ranks: their health is one message
 
 
 @dataclass
@@ -63,13 +66,16 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
         rails = len({link.my_rail for link in mesh.links})
         # Plans must come out alike on all ranks, so the number of rails is the smallest of all.
         counts = [int(c) for c in boot.all_gather("rails", str(rails).encode(), deadline)]
-        planner = Planner(rank, shape_of(cluster, config, cores), config, min(counts))
+        planner = Planner(rank, cluster, config, cores, min(counts))
         crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
         engine = Engine(rank, size, config, planner, crowded)
         places = _connect(engine, mesh, me, ranks, cluster, config)
     except BaseException:
         mesh.close()
         raise
+    rails_of = [len(info.rails) for info in ranks]
+    if size > 1 and 0 < sum(rails_of) <= _MOST_AGREED_RAILS:
+        engine.set_rails(array("I", rails_of))
     engine.start()
     monitor = None
     if places and mesh.around is not None and config.recovery:

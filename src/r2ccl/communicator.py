@@ -72,8 +72,12 @@ class Communicator:
         self.local_rank: int = parts.cluster.local_rank(parts.rank)
         self.local_size: int = parts.cluster.local_size(parts.rank)
         self.device = "cpu"
-        self.epoch = 0
         _open.add(self)
+
+    @property
+    def epoch(self) -> int:
+        """How often all ranks have agreed on another state of the rails; plans of later calls are made for it."""
+        return self._engine.epoch()
 
     # -- collectives ---------------------------------------------------------------------------------------------
 

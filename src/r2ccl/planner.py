@@ -16,6 +16,7 @@ from .types import Collective, DType, ReduceOp
 log = logging.getLogger("r2ccl.plan")
 
 _ASSUMED_RAIL_GBS = 1.25  # of a rail whose speed the driver does not tell: 10 Gbit/s
+_NO_RAIL = 1e-3  # of its whole bandwidth counts for a host without rails
 _SMALLEST_CHUNK_BYTES = 64 << 10
 _SMALLEST_CACHED_CHUNK_BYTES = 32 << 10
 _CACHED_CHUNK_BYTES = 128 << 10  # through shared memory: producer and consumer both find it in the cache
@@ -23,12 +24,19 @@ _WIDE = frozenset({ReduceOp.SUM, ReduceOp.PROD, ReduceOp.AVG})
 _REDUCING = frozenset({Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER})
 
 
-def shape_of(cluster: Cluster, config: Config, cores: int) -> ClusterShape:
-    """The values that plans are chosen by; the same on every rank. ``cores``: of the weakest host."""
+def shape_of(cluster: Cluster, config: Config, cores: int, health: bytes = b"") -> ClusterShape:
+    """The values that plans are chosen by; the same on every rank.
+
+    ``cores``: of the weakest host. ``health``: one byte per rail of each rank, 0 not usable, 255 whole; empty: all whole.
+    """
+    levels = _levels(cluster, health)
     speeds = []
     for host in cluster.hosts:
         rails = cluster.ranks[host.ranks[0]].rails
-        speeds.append(sum((r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails) or _ASSUMED_RAIL_GBS)
+        whole = [(r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails]
+        now = sum(gbs * max(_level(levels[rank], i) for rank in host.ranks) for i, gbs in enumerate(whole))
+        # A host without a rail waits for one to return: any bandwidth will do, but none is no bandwidth.
+        speeds.append(now or _NO_RAIL * sum(whole) or _ASSUMED_RAIL_GBS)
     shape = ClusterShape(
         hosts=tuple(host.ranks for host in cluster.hosts),
         host_gbs=tuple(speeds),
@@ -39,15 +47,40 @@ def shape_of(cluster: Cluster, config: Config, cores: int) -> ClusterShape:
     return shape if len(shape.hosts) > 1 else replace(shape, alpha_shm_us=0.8, overhead_shm_us=0.3, shm_gbs=14.0)
 
 
+def _levels(cluster: Cluster, health: bytes) -> list[bytes]:
+    """The health of each rank's rails."""
+    levels, at = [], 0
+    for info in cluster.ranks:
+        levels.append(health[at : at + len(info.rails)])
+        at += len(info.rails)
+    return levels
+
+
+def _level(levels: bytes, rail: int) -> float:
+    return levels[rail] / 255 if rail < len(levels) else 1.0
+
+
 class Planner:
     """Makes the plan of a call; the core keeps it under the call's key."""
 
-    def __init__(self, rank: int, shape: ClusterShape, config: Config, rails: int) -> None:
+    def __init__(self, rank: int, cluster: Cluster, config: Config, cores: int, rails: int) -> None:
+        """``cores``: of the weakest host; ``rails``: of the rank that has fewest."""
         check_algorithm(config.algorithm)
         self.rank = rank
-        self.shape = shape
         self.config = config
         self.rails = max(1, rails)
+        self._cluster = cluster
+        self._cores = cores
+        self.shape = shape_of(cluster, config, cores)
+        self.epoch = 0
+
+    def renew(self, epoch: int, health: bytes) -> None:
+        """From now on plans are for this state of the rails, on which all ranks have agreed (``shape_of``)."""
+        self.epoch = epoch
+        if self.config.deterministic:
+            return
+        self.shape = shape_of(self._cluster, self.config, self._cores, health)
+        log.info("epoch %d: bandwidth of the hosts %s GB/s", epoch, [round(gbs, 3) for gbs in self.shape.host_gbs])
 
     def __call__(
         self, collective: int, dtype: int, op: int, nbytes: int, root: int, in_place: bool, given: bool, peer: int

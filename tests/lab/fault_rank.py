@@ -106,6 +106,7 @@ class Rank:
         self.events += self.comm.events()
         self.report.update(
             events=[[e.kind.name, e.peer, e.rail, e.cause.name, e.value, e.verdict.name] for e in self.events],
+            epoch=self.comm.epoch,
             links=[[li["peer"], li["rail"], li["state"], li["tx_bytes"], li["rx_bytes"]] for li in stats["links"]],
             replayed=stats["replayed_chunks"],
             repairs=stats["repairs"],

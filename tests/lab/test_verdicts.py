@@ -45,3 +45,19 @@ def test_a_dead_nic_is_local_to_its_owner_and_remote_to_all_others(fabric: Fabri
     assert verdicts(outcome, 1) == {0: "LOCAL_RAIL", 2: "LOCAL_RAIL"}, outcome.text
     for rank in (0, 2):
         assert verdicts(outcome, rank) == {1: "REMOTE_RAIL"}, outcome.text
+
+
+def epochs(outcome: Outcome, rank: int) -> list[int]:
+    return [value for kind, _, _, _, value, *_ in outcome.reports[rank]["events"] if kind == "EPOCH"]
+
+
+def test_all_ranks_agree_on_a_loss_and_on_the_return(fabric: Fabric) -> None:
+    outcome = run(
+        fabric, ["on='inside 3' host=1 rail=1 blackhole for=800ms"], "--seconds", 4, env={"R2CCL_RECOVERY": "1"}
+    )
+    repaired(outcome)
+    for rank in range(3):
+        # The loss of a rail of host 1; with two hosts left its peers' rails still serve each other.
+        assert epochs(outcome, rank)[:1] == [1], outcome.text
+        assert epochs(outcome, rank) == epochs(outcome, 0), outcome.text
+        assert outcome.reports[rank]["epoch"] == len(epochs(outcome, 0)) >= 2, outcome.text

@@ -94,6 +94,10 @@ int32_t r2ccl_set_shares(r2ccl_engine* e, int32_t peer, const double* rows, uint
   return guarded_status([&] { of(e)->set_shares(peer, rows, links); });
 }
 
+int32_t r2ccl_set_rails(r2ccl_engine* e, const uint32_t* rails) {
+  return guarded_status([&] { of(e)->set_rails(rails); });
+}
+
 int32_t r2ccl_engine_start(r2ccl_engine* e) {
   return guarded([&] { return static_cast<int32_t>(of(e)->start()); }, R2CCL_INTERNAL);
 }
@@ -112,6 +116,19 @@ int32_t r2ccl_submit(r2ccl_engine* e, const r2ccl_call_args* args, int32_t will_
 
 int32_t r2ccl_wait(r2ccl_engine* e, uint64_t ticket, uint64_t slice_ns, uint32_t* replayed) {
   return guarded([&] { return static_cast<int32_t>(of(e)->wait(ticket, slice_ns, replayed)); }, R2CCL_INTERNAL);
+}
+
+int32_t r2ccl_wait_thaw(r2ccl_engine* e, uint64_t slice_ns) {
+  return guarded([&] { return of(e)->wait_thaw(slice_ns) ? 1 : 0; }, 0);
+}
+size_t r2ccl_describe_freeze(r2ccl_engine* e, char* buffer, size_t size) {
+  return guarded([&] { return copy_text(of(e)->describe_freeze(), buffer, size); }, size_t{0});
+}
+uint32_t r2ccl_epoch(r2ccl_engine* e) {
+  return guarded([&] { return of(e)->epoch(); }, uint32_t{0});
+}
+size_t r2ccl_health(r2ccl_engine* e, uint32_t epoch, uint8_t* out, size_t capacity) {
+  return guarded([&] { return of(e)->health(epoch, out, capacity); }, size_t{0});
 }
 
 int32_t r2ccl_test(r2ccl_engine* e, uint64_t ticket) { return static_cast<int32_t>(of(e)->test(ticket)); }

@@ -62,6 +62,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint64_t chunk_bytes
         uint32_t avg_ranks
         int32_t peer
+        uint32_t epoch
     ctypedef struct r2ccl_event:
         uint64_t time_ns
         uint32_t kind
@@ -92,11 +93,16 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     int32_t r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
     int32_t r2ccl_set_host(r2ccl_engine*, int32_t, int32_t)
     int32_t r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
+    int32_t r2ccl_set_rails(r2ccl_engine*, const uint32_t*)
     int32_t r2ccl_engine_start(r2ccl_engine*)
     r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc*, int32_t)
     void r2ccl_plan_destroy(r2ccl_plan*)
     int32_t r2ccl_submit(r2ccl_engine*, const r2ccl_call_args*, int32_t, uint64_t*)
     int32_t r2ccl_wait(r2ccl_engine*, uint64_t, uint64_t, uint32_t*)
+    int32_t r2ccl_wait_thaw(r2ccl_engine*, uint64_t)
+    size_t r2ccl_describe_freeze(r2ccl_engine*, char*, size_t)
+    uint32_t r2ccl_epoch(r2ccl_engine*)
+    size_t r2ccl_health(r2ccl_engine*, uint32_t, uint8_t*, size_t)
     int32_t r2ccl_test(r2ccl_engine*, uint64_t)
     void r2ccl_detach(r2ccl_engine*, uint64_t)
     size_t r2ccl_error_text(r2ccl_engine*, char*, size_t)
@@ -127,6 +133,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         R2CCL_ABORTED
         R2CCL_MISMATCH
         R2CCL_INTERNAL
+        R2CCL_AGAIN
 
 
 STATUS = {
@@ -141,6 +148,7 @@ STATUS = {
         ("ABORTED", "Aborted"),
         ("MISMATCH", "Mismatch"),
         ("INTERNAL", "InternalError"),
+        ("AGAIN", ""),
     )
 }
 
@@ -311,7 +319,7 @@ cdef class Work:
 
     def __dealloc__(self):
         if self.ticket != 0 and self.engine is not None:
-            self.engine.orphan(self.ticket, self.refs)
+            self.engine.orphan(self.ticket, (self.refs, self.entry))
 
 
 cdef class Engine:
@@ -319,7 +327,8 @@ cdef class Engine:
 
     cdef r2ccl_engine* core
     cdef int32_t rank, size
-    cdef dict plans
+    cdef dict plans  # of one epoch
+    cdef uint32_t plans_epoch
     cdef object planner
     cdef dict orphans
     cdef int users
@@ -332,7 +341,8 @@ cdef class Engine:
         self.core = NULL
 
     def __init__(self, int rank, int size, config, planner, bint yield_when_spinning):
-        """planner(collective, dtype, op, nbytes, root, in_place, given_counts, peer) -> PlanEntry."""
+        """planner(collective, dtype, op, nbytes, root, in_place, given_counts, peer) -> PlanEntry;
+        planner.renew(epoch, health): from now on for this health (bytes, one per rail of each rank)."""
         cdef r2ccl_settings s
         memset(&s, 0, sizeof(s))
         script = config.fault_script.encode()
@@ -394,6 +404,11 @@ cdef class Engine:
         """rows: (links + 1) x links float64, see ``plan.shares``."""
         cdef const double[::1] flat = rows.reshape(-1)
         made(r2ccl_set_shares(self.handle(), peer, &flat[0], rows.shape[1]))
+
+    def set_rails(self, rails):
+        """How many rails each rank has: all ranks agree on their health from then on."""
+        cdef uint32_t[::1] counts = rails
+        made(r2ccl_set_rails(self.handle(), &counts[0]))
 
     def start(self):
         if r2ccl_engine_start(self.handle()) != R2CCL_OK:
@@ -505,11 +520,6 @@ cdef class Engine:
         key = (<uint64_t>collective | <uint64_t>dtype << 8 | <uint64_t>(op == AVG or op <= 1) << 16
                | <uint64_t>in_place << 17 | <uint64_t>(cuts0 is not None) << 18 | bits << 20
                | <uint64_t>(<uint32_t>(root if peer < 0 else peer) + 1) << 28)
-        entry = self.plans.get(key)
-        if entry is None:
-            entry = self.planner(
-                collective, dtype, op, (<uint64_t>1 << bits) >> 1, root, in_place, cuts0 is not None, peer)
-            self.plans[key] = entry
         memset(&a, 0, sizeof(a))
         a.info.count = count0 if cuts0 is None else 0
         # A sender and its receiver make the same call, seen from two sides.
@@ -518,7 +528,6 @@ cdef class Engine:
         a.info.dtype = dtype
         a.info.op = op
         a.info.flags = cuts0 is not None
-        a.plan = entry.plan
         a.send = s.data
         a.recv = r.data
         a.count[0] = count0
@@ -528,15 +537,26 @@ cdef class Engine:
             c1 = cuts1
             a.cuts[0] = &c0[0]
             a.cuts[1] = &c1[0]
-        a.chunk_bytes = entry.chunk_bytes
         a.avg_ranks = self.size if op == AVG else 0
         a.peer = peer
         work = Work.__new__(Work)
         work.engine = self
-        work.entry = entry
         work.refs = (send, recv)
         work.timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        status = r2ccl_submit(self.handle(), &a, not async_op, &work.ticket)
+        while True:
+            entry = self.plans.get(key)
+            if entry is None:
+                entry = self.planner(
+                    collective, dtype, op, (<uint64_t>1 << bits) >> 1, root, in_place, cuts0 is not None, peer)
+                self.plans[key] = entry
+            a.plan = entry.plan
+            a.chunk_bytes = entry.chunk_bytes
+            a.epoch = self.plans_epoch
+            work.entry = entry
+            status = r2ccl_submit(self.handle(), &a, not async_op, &work.ticket)
+            if status != R2CCL_AGAIN:
+                break
+            self.change_epoch(work.ticket, work.timeout_s)
         if status != R2CCL_OK:
             work.ticket = 0
             self.raise_status(status)
@@ -547,6 +567,33 @@ cdef class Engine:
             if work.status != R2CCL_OK:
                 self.raise_status(work.status)
         return work
+
+    cdef int change_epoch(self, uint64_t epoch, double timeout_s) except -1:
+        """The next call needs plans of another epoch; UINT64_MAX: the ranks are agreeing on one, which is waited for."""
+        cdef int32_t ready = 0
+        cdef r2ccl_engine* core = self.handle()
+        cdef char text[TEXT]
+        cdef size_t n
+        if epoch == <uint64_t>-1:
+            deadline = time.monotonic() + timeout_s
+            self.users += 1
+            try:
+                while not ready:
+                    with nogil:
+                        ready = r2ccl_wait_thaw(core, SLICE_NS)
+                    PyErr_CheckSignals()
+                    if not ready and time.monotonic() > deadline:
+                        n = r2ccl_describe_freeze(core, text, TEXT)
+                        raise errors.Timeout(f"after {timeout_s:g} s: {text[:n].decode()}")
+            finally:
+                self.users -= 1
+            return 0
+        health = self.health(epoch)
+        if health:
+            self.planner.renew(epoch, health)
+        self.plans = {}
+        self.plans_epoch = <uint32_t>epoch
+        return 0
 
     cdef int finish(self, Work work, double timeout_s) except -1:
         """Waits for a call. Ctrl-C and the deadline leave it running; its arrays stay referenced."""
@@ -610,6 +657,17 @@ cdef class Engine:
     def forget_plans(self):
         """Plans are chosen anew from the next call on (the settings that choose them changed)."""
         self.plans = {}
+
+    def epoch(self):
+        """Number of the agreement on the health of rails that is in force for new calls."""
+        return r2ccl_epoch(self.handle())
+
+    def health(self, uint32_t epoch):
+        """Bytes, one per rail of each rank: 0 not usable, 255 whole. Empty: the epoch is not known any more."""
+        cdef size_t n = r2ccl_health(self.handle(), epoch, NULL, 0)
+        cdef bytearray memory = bytearray(n)
+        r2ccl_health(self.handle(), epoch, <uint8_t*><char*>memory, n)
+        return bytes(memory)
 
     def counters(self):
         cdef r2ccl_counters c

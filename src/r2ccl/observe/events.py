@@ -35,6 +35,8 @@ class EventKind(IntEnum):
     """It is in use again, after ``value`` nanoseconds of probation."""
     VERDICT = 15
     """What failed: ``detail`` is a Verdict, ``value`` the evidence for it."""
+    EPOCH = 16
+    """All ranks have agreed on the health of the rails: ``value`` is the epoch, ``rails_down`` how many are not usable."""
 
 
 class Verdict(IntEnum):
@@ -82,6 +84,7 @@ class Event:
     value: int
     verdict: Verdict = Verdict.NONE
     evidence: str = ""
+    rails_down: int = 0
 
     @classmethod
     def from_core(cls, record: tuple[int, int, int, int, int, int]) -> Event:
@@ -91,7 +94,8 @@ class Event:
             return cls(time_ns, EventKind(kind), peer, rail, Cause(detail), value)
         if kind == EventKind.VERDICT:
             return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value, Verdict(detail), _evidence(value))
-        return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value)
+        down = detail if kind == EventKind.EPOCH else 0
+        return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value, rails_down=down)
 
     def __str__(self) -> str:
         where = "".join(f" {name}={n}" for name, n in (("peer", self.peer), ("rail", self.rail)) if n >= 0)
@@ -99,7 +103,8 @@ class Event:
         ms = f" after {self.value / 1e6:.1f} ms" if self.kind == EventKind.REPAIRED else ""
         n = f" of {self.value} chunks" if self.kind == EventKind.REPLAY else ""
         verdict = f" {self.verdict.name.lower()}: {self.evidence}" if self.kind == EventKind.VERDICT else ""
-        return f"{self.kind.name.lower()}{where}{why}{n}{ms}{verdict}"
+        epoch = f" {self.value}: {self.rails_down} rails down" if self.kind == EventKind.EPOCH else ""
+        return f"{self.kind.name.lower()}{where}{why}{n}{ms}{verdict}{epoch}"
 
 
 def _evidence(value: int) -> str:

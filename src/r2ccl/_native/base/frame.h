@@ -28,6 +28,7 @@ enum class FrameKind : uint8_t {
   kFinding = 16,  // what the sender found out about its own rail of link `message`, generation `chunk`, which failed:
                   // `flags` Finding | 256 if its interface is down; it had been silent for `token` ms
   kExamine = 17,  // to ranks of the same host: a link over rail `message` failed, look at yours
+  kAgree = 19,    // an AgreementMessage: kind `flags`, epoch `message`, number `call`; payload: health
   kNote = 18,     // a message between the slow loops
   kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
 };

@@ -160,6 +160,7 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   Call* call;
   {
     std::lock_guard lock(submit_mutex_);
+    if (args.peer < 0 && !may_begin(args.epoch, ticket)) return Status::AGAIN;
     call = new_call();
   }
   call->info = args.info;
@@ -189,6 +190,10 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
     if (call->p2p()) {
       Peer& peer = *peers_[call->peer];
       call->sequence = call->plan->sends.empty() ? peer.next_p2p_recv++ : peer.next_p2p_send++;
+    } else if (!may_begin(args.epoch, ticket)) {
+      call->release(device_);
+      free_calls_.push_back(call);
+      return Status::AGAIN;
     } else {
       call->sequence = next_sequence_++;
       history_[call->sequence % kHistory] = call->info;

@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "exec/call.h"
 #include "exec/event_log.h"
+#include "flow/agreement.h"
 #include "flow/detector.h"
 #include "flow/diagnosis.h"
 #include "flow/failover.h"
@@ -43,7 +44,8 @@ struct LinkSlot {
   Probation probation;
   Nanoseconds probation_since_ns = 0;
   Nanoseconds heard_ns = 0;
-  Nanoseconds ended_ns = 0;  // the peer ended it in good order; a goodbye should follow
+  Nanoseconds answered_ns = 0;  // something that went out over it was answered over it: both ways work
+  Nanoseconds ended_ns = 0;     // the peer ended it in good order; a goodbye should follow
   Heartbeat heartbeat;
   Diagnosis diagnosis;
   uint32_t cause = 0;         // of the last suspicion
@@ -95,7 +97,7 @@ struct Peer final : ArrivedSet {
   Nanoseconds goodbye_ns = 0, outage_since_ns = 0, queried_ns = 0, blocked_since_ns = 0;
   std::vector<FailoverAction> actions;
   uint32_t ping_token = 0;
-  Nanoseconds paused_ns = 0;  // how long its process did not run of late, as it says
+  Nanoseconds paused_ns = 0;          // how long its process did not run of late, as it says
   std::vector<double> eta_ns, rates;  // of pick_link
   uint32_t last_link = 0;
 };
@@ -115,9 +117,18 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void add_control(int32_t peer, int fd, bool same_host);
   void set_host(int32_t peer, int32_t host);
   void set_shares(int32_t peer, const double* rows, uint32_t links);
+  // Of each rank; without it there is no agreement on the health of rails.
+  void set_rails(const uint32_t* rails);
   Status start();
 
+  // AGAIN: plan the call for epoch *ticket; kFrozen: wait_thaw first.
+  static constexpr uint64_t kFrozen = UINT64_MAX;
   Status submit(const r2ccl_call_args& args, bool will_wait, uint64_t* ticket);
+  bool wait_thaw(Nanoseconds slice_ns);
+  std::string describe_freeze();
+  uint32_t epoch();
+  // By rank and rail: 0 not usable, 255 whole. How many; 0: the epoch is over, or not yet known.
+  size_t health(uint32_t epoch, uint8_t* out, size_t capacity);
   Status wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed);
   Status test(uint64_t ticket) noexcept;
   void detach(uint64_t ticket);
@@ -276,6 +287,15 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void admit(Peer& peer, uint32_t link, Nanoseconds now);
   void links_changed();
 
+  // epochs.cc
+  bool may_begin(uint32_t planned, uint64_t* instead) const noexcept;
+  void update_levels();
+  template <class F>
+  void with_agreement(F&& f);
+  void tick_agreement(Nanoseconds now);
+  void heard_agreement(Peer& peer, const FrameHeader& header, const uint8_t* payload);
+  void leave_agreement(int32_t rank);
+
   // verdict.cc
   void fail(Status status, const std::string& text);
   void mismatch(Peer& peer, const FrameHeader& header);
@@ -304,6 +324,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<Call*> free_calls_;
   uint64_t next_sequence_ = 0;
+  std::unique_ptr<Agreement> agreement_;
+  std::condition_variable thaw_cv_;
   static constexpr uint32_t kHistory = 64;
   std::array<r2ccl_call_info, kHistory> history_{};  // of the last collectives, by sequence
 
@@ -322,6 +344,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t poll_count_ = 0;
   Nanoseconds next_tick_ns_ = 0, last_tick_ns_ = 0;
   Pauses pauses_;
+  bool levels_dirty_ = false;  // the state of some link changed since the last look at the rails' health
   Alarm alarm_;
   // A collective in which nothing moves: perhaps the ranks disagree, and no frame can show it.
   uint64_t stuck_sequence_ = 0, stuck_moves_ = 0;

@@ -25,6 +25,7 @@ enum EventKind : uint32_t {
   kEventFrameRefused = 12,
   kEventLinkProbation = 13,  // connected again
   kEventLinkUp = 14,         // in use again; value: nanoseconds in probation
+  kEventEpoch = 16,          // all ranks have agreed on the health of rails; value: epoch, detail: rails that are down
   kEventVerdict = 15,        // what failed; detail: Verdict, value: Diagnosis::evidence
 };
 enum SuspicionCause : uint32_t {

@@ -150,7 +150,7 @@ void Engine::tick_exam(uint32_t r, Nanoseconds now) {
       if (slot.link->rail() != r || slot.link->lossless() || slot.ended_ns) continue;
       if (!peer->failover.usable(l)) {
         if (slot.diagnosis.open() && !slot.diagnosis.have_mine()) count_silent(*peer);
-      } else if (slot.heard_ns > since) {
+      } else if (slot.answered_ns > since) {
         ++answers.answered;
       } else if (!peer->ledger.empty(l) && now < since + 4 * settings_.stall_floor_ns) {
         return;  // it is loaded, and the stall rule watches it: its verdict is waited for
@@ -337,6 +337,7 @@ void Engine::admit(Peer& peer, uint32_t l, Nanoseconds now) {
   slot.diagnosis.close();
   slot.heard_ns = now;
   peer.failover.admit(l);
+  levels_dirty_ = true;
   slot.probation.admitted(now);
   peer.shares.regain(l);
   event(kEventLinkUp, peer.rank, static_cast<int32_t>(slot.link->rail()), peer.failover.generation(l),

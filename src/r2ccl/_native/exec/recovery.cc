@@ -105,7 +105,9 @@ void Engine::acknowledged(Peer& peer, const Sent& sent) {
 
 void Engine::control(Link& link, const FrameHeader& h, const uint8_t* payload) noexcept {
   Peer& peer = *peers_[link.peer()];
-  peer.links[link.index]->heard_ns = monotonic_ns();
+  LinkSlot& slot = *peer.links[link.index];
+  slot.heard_ns = monotonic_ns();
+  if (h.kind == FrameKind::kPong || h.kind == FrameKind::kAck) slot.answered_ns = slot.heard_ns;
   handle_control(peer, static_cast<int32_t>(link.index), h, payload);
 }
 
@@ -202,6 +204,9 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       if (peer.control && peer.control->same_host() && h.message < rails_.size())
         examine(h.message, static_cast<int32_t>(h.chunk) - 1, now);
       break;
+    case FrameKind::kAgree:
+      heard_agreement(peer, h, payload);
+      break;
     case FrameKind::kNote:
       if (h.bytes > 0 && h.bytes <= R2CCL_NOTE_BYTES) {
         std::lock_guard lock(wait_mutex_);
@@ -223,6 +228,7 @@ void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
   peer.last_status = h.flags;
   peer.goodbye_ns = monotonic_ns();
   event(kEventPeerClosed, peer.rank, -1, h.flags, 0);
+  leave_agreement(peer.rank);
   if (h.flags != 0) return;  // it failed: what becomes of calls that need it is decided in tick_peer
   for (const ChunkId& id : peer.ledger.all()) {
     const bool p2p = id.message >> 24 == kLaneP2p;
@@ -300,6 +306,7 @@ void Engine::carry_out(Peer& peer) {
         event(kEventReplay, peer.rank, rail, 0, a.count);
         mark_dirty(peer);
         links_changed();
+        levels_dirty_ = true;
         break;
       case FailoverAction::kRepaired:
         ++counters_.repairs;
@@ -424,6 +431,7 @@ void Engine::tick(Nanoseconds now) {
   for (uint32_t r = 0; r < rails_.size(); ++r) tick_exam(r, now);
   send_all_acks();
   compare_if_stuck(now);
+  tick_agreement(now);
   if (alarm_.active) resolve_alarm(now, now - alarm_.since_ns > 300 * kMillisecond);
   run_dirty();
 }

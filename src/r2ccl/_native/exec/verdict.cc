@@ -47,6 +47,10 @@ void Engine::fail(Status status, const std::string& text) {
     if (!failed_.compare_exchange_strong(ok, static_cast<int32_t>(status))) return;
     failure_ = text;
   }
+  {
+    std::lock_guard lock(submit_mutex_);
+    thaw_cv_.notify_all();
+  }
   // Peers that wait for this rank shall know why it fell silent.
   if (!closed_) say_goodbye(static_cast<uint16_t>(status), text);
 }
