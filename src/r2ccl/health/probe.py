@@ -2,6 +2,9 @@
 
 Three tries side by side: own rail to another rail of the peer, another own rail to the peer's rail, and, to know whether
 rails reach each other at all, two rails that are well. A refused connection is an answer, too: it came back.
+
+Only across networks that gateways join. On one wire any interface of a host may answer for any address of it (Linux
+does), so an answer would not say which NIC it came through.
 """
 
 from __future__ import annotations
@@ -43,18 +46,23 @@ def probe(
     theirs = around.ranks[peer].rails
     tries: dict[str, tuple[RailInfo, RailInfo]] = {}
     for own, other in well:
-        if other != peer_rail and "mine" not in tries:
-            tries["mine"] = (mine[my_rail], theirs[other])
-        if own != my_rail and "theirs" not in tries:
-            tries["theirs"] = (mine[own], theirs[peer_rail])
-    if len(well) > 1:
-        tries["control"] = (mine[well[0][0]], theirs[well[1][1]])
+        for name, pair in (("mine", (mine[my_rail], theirs[other])), ("theirs", (mine[own], theirs[peer_rail]))):
+            if _crosses(*pair):
+                tries.setdefault(name, pair)
+        for another, _ in well:
+            if another != own and _crosses(mine[another], theirs[other]):
+                tries.setdefault("control", (mine[another], theirs[other]))
     answered = _answers(around, peer, tries)
     joined = "control" in answered
     return tuple(  # type: ignore[return-value]
         Finding.ALIVE if name in answered else Finding.DEAD if joined and name in tries else Finding.UNKNOWN
         for name in ("mine", "theirs")
     )
+
+
+def _crosses(source: RailInfo, target: RailInfo) -> bool:
+    """A connection between the two leaves through one NIC and arrives at the other, and no NIC beside it."""
+    return source.routed and target.routed and source.fabric != target.fabric and source.family == target.family
 
 
 def _answers(around: Around, peer: int, tries: dict[str, tuple[RailInfo, RailInfo]]) -> set[str]:
