@@ -49,6 +49,8 @@ struct LinkSlot {
   Heartbeat heartbeat;
   Diagnosis diagnosis;
   uint32_t cause = 0;         // of the last suspicion
+  uint32_t false_alarms = 0;  // of late
+  Nanoseconds false_alarm_ns = 0;
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
   uint64_t replayed_bytes = 0;
   // The chunk whose payload is being read into its place.

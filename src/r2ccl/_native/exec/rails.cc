@@ -13,6 +13,8 @@ namespace {
 constexpr Nanoseconds kMillisecond = 1'000'000;
 // With very many links signs of life are asked for more rarely: this long for each.
 constexpr Nanoseconds kHeartbeatPerLinkNs = 100'000;
+// A false alarm makes a link's detector more patient for so long.
+constexpr Nanoseconds kForgetAlarmsNs = 60'000 * kMillisecond;
 
 }  // namespace
 
@@ -331,9 +333,14 @@ void Engine::admit(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
   slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
   slot.link->flush();
-  if (slot.cause != kCauseInterface && slot.diagnosis.false_alarm(now))
+  if (now > slot.false_alarm_ns + kForgetAlarmsNs) slot.false_alarms = 0;
+  if (slot.cause != kCauseInterface && slot.diagnosis.false_alarm(now)) {
     event(kEventVerdict, peer.rank, static_cast<int32_t>(slot.link->rail()),
           static_cast<uint32_t>(Verdict::kFalseAlarm), slot.diagnosis.evidence());
+    slot.false_alarms = std::min(slot.false_alarms + 1, StallDetector::kMostFalseAlarms);
+    slot.false_alarm_ns = now;
+  }
+  slot.detector.false_alarms(slot.false_alarms);
   slot.diagnosis.close();
   slot.heard_ns = now;
   peer.failover.admit(l);

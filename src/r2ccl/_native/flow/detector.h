@@ -27,7 +27,12 @@ class StallDetector {
     moved(now, posted_ns);
   }
 
-  Nanoseconds limit_ns() const noexcept { return std::max(floor_ns_, static_cast<Nanoseconds>(factor_ * usual_ns_)); }
+  Nanoseconds limit_ns() const noexcept {
+    return std::max(floor_ns_ << false_alarms_, static_cast<Nanoseconds>(factor_ * usual_ns_));
+  }
+
+  static constexpr uint32_t kMostFalseAlarms = 3;
+  void false_alarms(uint32_t n) noexcept { false_alarms_ = std::min(n, kMostFalseAlarms); }
 
   // The reading of Link::progress is worth its system call.
   bool wants_progress(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
@@ -72,7 +77,8 @@ class StallDetector {
 
   // Bytes move, or it would be suspected by now; but for long no chunk has been confirmed: it is slow.
   bool slow(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
-    return oldest_posted_ns != 0 && now > std::max(oldest_posted_ns, confirmed_ns_) + limit_ns() + limit_ns() / 2 &&
+    const Nanoseconds usual = std::max(floor_ns_, static_cast<Nanoseconds>(factor_ * usual_ns_));
+    return oldest_posted_ns != 0 && now > std::max(oldest_posted_ns, confirmed_ns_) + usual + usual / 2 &&
            silent_ns(now, oldest_posted_ns) < limit_ns();
   }
 
@@ -94,6 +100,7 @@ class StallDetector {
 
   Nanoseconds floor_ns_;
   double factor_;
+  uint32_t false_alarms_ = 0;
   double usual_ns_ = 0;
   Nanoseconds moved_ns_ = 0, confirmed_ns_ = 0, excused_ns_ = 0;
   Nanoseconds asked_ns_ = 0, sampled_ns_ = 0;
