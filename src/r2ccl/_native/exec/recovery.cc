@@ -21,6 +21,7 @@ constexpr Nanoseconds kClosedGraceNs = 200 * kMillisecond;
 // A longer gap between two looks at the clock is a pause of the process.
 constexpr Nanoseconds kPauseNs = 8 * kMillisecond;
 constexpr Nanoseconds kCompareAfterNs = 200 * kMillisecond;
+constexpr double kAckDetourNs = 10.0 * kMillisecond;
 constexpr Nanoseconds kQueryEveryNs = 50 * kMillisecond;
 constexpr size_t kMaxIdsPerFrame = 1000;
 
@@ -40,23 +41,49 @@ std::vector<ChunkId> on_wire(std::vector<ChunkId> ids) {
 
 // ---- acknowledgements and credits ----------------------------------------------------------------------------------
 
-// Puts what is due on the link: the chunks that came over it, and the credits of the peer.
+// Puts what is due on a link: the acknowledgements of chunks that came over link l, and the credits of the peer.
 void Engine::send_acks(Peer& peer, uint32_t l, bool flush) {
-  LinkSlot& slot = *peer.links[l];
-  if (slot.acks.empty() && peer.due_lanes.empty()) return;
-  if (!peer.failover.usable(l) || slot.ended_ns) return;
-  while (!slot.acks.empty()) {
-    const size_t n = std::min(slot.acks.size(), kMaxIdsPerFrame);
-    const std::vector<ChunkId> ids = on_wire({slot.acks.begin(), slot.acks.begin() + static_cast<ptrdiff_t>(n)});
+  LinkSlot& from = *peer.links[l];
+  if (from.acks.empty() && peer.due_lanes.empty()) return;
+  if (!peer.failover.usable(l) || from.ended_ns) return;
+  const uint32_t via = ack_link(peer, l);
+  LinkSlot& slot = *peer.links[via];
+  while (!from.acks.empty()) {
+    const size_t n = std::min(from.acks.size(), kMaxIdsPerFrame);
+    const std::vector<ChunkId> ids = on_wire({from.acks.begin(), from.acks.begin() + static_cast<ptrdiff_t>(n)});
     slot.link->control({.kind = FrameKind::kAck, .bytes = static_cast<uint32_t>(n * sizeof(ChunkId))}, ids.data());
-    slot.acks.erase(slot.acks.begin(), slot.acks.begin() + static_cast<ptrdiff_t>(n));
+    from.acks.erase(from.acks.begin(), from.acks.begin() + static_cast<ptrdiff_t>(n));
   }
   for (uint8_t lane : peer.due_lanes) {
     peer.credit_due[lane] = false;
     slot.link->control({.kind = FrameKind::kCredit, .lane = lane, .freed = peer.freed[lane]}, nullptr);
   }
   peer.due_lanes.clear();
-  if (flush) slot.link->flush();
+  if (flush || via != l) slot.link->flush();
+}
+
+// Acknowledgements return over the link that brought the chunks, unless they would wait there behind chunks for long:
+// the sender would take the link for slower than it is.
+uint32_t Engine::ack_link(Peer& peer, uint32_t l) noexcept {
+  auto backlog_ns = [&](uint32_t o) {
+    const LinkSlot& slot = *peer.links[o];
+    const uint64_t bytes = peer.ledger.bytes_on(o);
+    if (bytes == 0 || !slot.rate.known()) return 0.0;
+    return static_cast<double>(bytes) / slot.rate.at(0, 0, 0);
+  };
+  const double own = backlog_ns(l);
+  if (own < kAckDetourNs) return l;
+  uint32_t best = l;
+  double least = own / 2;
+  for (uint32_t o = 0; o < peer.links.size(); ++o) {
+    if (o == l || !peer.failover.usable(o) || peer.links[o]->ended_ns) continue;
+    const double there = backlog_ns(o);
+    if (there < least) {
+      least = there;
+      best = o;
+    }
+  }
+  return best;
 }
 
 void Engine::send_all_acks() {
@@ -88,6 +115,7 @@ void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
   if (!peer.ledger.acknowledge(id, link, &sent)) return;
   if (sent.link < peer.links.size()) {
     const Nanoseconds now = monotonic_ns();
+    if (sent.link == link) peer.links[link]->answered_ns = now;
     peer.links[sent.link]->detector.acknowledged(now, sent.posted_ns);
     // Acknowledgements of small messages wait for company: their time says nothing about the link.
     if (!sent.retained) peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
@@ -107,7 +135,7 @@ void Engine::control(Link& link, const FrameHeader& h, const uint8_t* payload) n
   Peer& peer = *peers_[link.peer()];
   LinkSlot& slot = *peer.links[link.index];
   slot.heard_ns = monotonic_ns();
-  if (h.kind == FrameKind::kPong || h.kind == FrameKind::kAck) slot.answered_ns = slot.heard_ns;
+  if (h.kind == FrameKind::kPong) slot.answered_ns = slot.heard_ns;
   handle_control(peer, static_cast<int32_t>(link.index), h, payload);
 }
 
@@ -459,7 +487,8 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
       continue;
     }
     const Nanoseconds elsewhere = heard_elsewhere(peer, l);
-    if (slot.detector.wants_progress(now, oldest)) slot.detector.progress(now, slot.link->progress(), oldest);
+    if (slot.detector.wants_progress(now, oldest))
+      slot.detector.progress(now, slot.link->progress(), oldest, slot.link->round_trip_ns());
     uint32_t others = 0;
     for (uint32_t o = 0; o < peer.links.size(); ++o) others += o != l && peer.failover.usable(o);
     switch (slot.detector.step(now, oldest, elsewhere, peer.alive_since_ns, others == 0, peer.paused_ns)) {

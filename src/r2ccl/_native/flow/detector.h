@@ -9,7 +9,7 @@ namespace r2ccl {
 
 // A link is suspected when all of these hold:
 //  - something is in flight on it,
-//  - for max(floor, factor x usual gap) nothing was acknowledged and no byte moved on it, and
+//  - for max(floor, factor x usual gap, 2 round trips) nothing was acknowledged and no byte moved on it, and
 //  - the peer was heard over another path in the second half of that time.
 // Byte progress alone puts suspicion off for at most kPatience times as long: a link that moves bytes and confirms no
 // chunk is of no use either.
@@ -28,7 +28,7 @@ class StallDetector {
   }
 
   Nanoseconds limit_ns() const noexcept {
-    return std::max(floor_ns_ << false_alarms_, static_cast<Nanoseconds>(factor_ * usual_ns_));
+    return std::max({floor_ns_ << false_alarms_, static_cast<Nanoseconds>(factor_ * usual_ns_), 2 * round_trip_ns_});
   }
 
   static constexpr uint32_t kMostFalseAlarms = 3;
@@ -38,7 +38,9 @@ class StallDetector {
   bool wants_progress(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
     return oldest_posted_ns != 0 && now > oldest_posted_ns && silent_ns(now, oldest_posted_ns) > limit_ns() / 4;
   }
-  void progress(Nanoseconds now, uint64_t reading, Nanoseconds oldest_posted_ns) noexcept {
+  void progress(Nanoseconds now, uint64_t reading, Nanoseconds oldest_posted_ns,
+                Nanoseconds round_trip_ns = 0) noexcept {
+    round_trip_ns_ = std::min(round_trip_ns, kLongestRoundTripNs);
     // The first reading after a confirmation, or of a new chunk, is only what later ones are compared with.
     const bool first = sampled_ns_ < std::max(oldest_posted_ns, confirmed_ns_);
     sampled_ns_ = now;
@@ -82,6 +84,8 @@ class StallDetector {
            silent_ns(now, oldest_posted_ns) < limit_ns();
   }
 
+  // A transport that has lost packets may measure any time.
+  static constexpr Nanoseconds kLongestRoundTripNs = 500'000'000;
   static constexpr Nanoseconds kPatience = 32, kLastLinkFactor = 16;
 
  private:
@@ -101,6 +105,7 @@ class StallDetector {
   Nanoseconds floor_ns_;
   double factor_;
   uint32_t false_alarms_ = 0;
+  Nanoseconds round_trip_ns_ = 0;
   double usual_ns_ = 0;
   Nanoseconds moved_ns_ = 0, confirmed_ns_ = 0, excused_ns_ = 0;
   Nanoseconds asked_ns_ = 0, sampled_ns_ = 0;

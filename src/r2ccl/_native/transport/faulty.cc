@@ -73,6 +73,7 @@ class FaultyLink final : public Link, LinkEvents {
   void fence() noexcept override { inner_->fence(); }
   void discard_incoming() noexcept override { inner_->discard_incoming(); }
   uint64_t progress() noexcept override { return inner_->progress(); }
+  uint64_t round_trip_ns() noexcept override { return inner_->round_trip_ns(); }
   bool written() const noexcept override { return inner_->written(); }
   bool lossless() const noexcept override { return false; }
   int fd() const noexcept override { return inner_->fd(); }

@@ -53,6 +53,13 @@ class TcpLink final : public Link {
     return std::min(stream_.tx_bytes > left ? stream_.tx_bytes - left : 0, stream_.data_mark());
   }
 
+  uint64_t round_trip_ns() noexcept override {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (!stream_.open() || getsockopt(stream_.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+    return uint64_t{info.tcpi_rtt} * 1000;
+  }
+
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
     if (writable && stream_.open()) note(stream_.flush());
     if (readable && stream_.open() && !error_ && !closed_) {

@@ -49,6 +49,8 @@ class Link {
   virtual void discard_incoming() noexcept {}
   // Grows while bytes are known to reach the peer; the stall rule compares two readings.
   virtual uint64_t progress() noexcept = 0;
+  // As the transport measures it now, queues on the way included; 0: it does not.
+  virtual uint64_t round_trip_ns() noexcept { return 0; }
   // All that was written has left this process (used when acknowledgements are switched off).
   virtual bool written() const noexcept { return true; }
 
