@@ -76,7 +76,10 @@ uint32_t Engine::ack_link(Peer& peer, uint32_t l) noexcept {
   uint32_t best = l;
   double least = own / 2;
   for (uint32_t o = 0; o < peer.links.size(); ++o) {
-    if (o == l || !peer.failover.usable(o) || peer.links[o]->ended_ns) continue;
+    const LinkSlot& other = *peer.links[o];
+    if (o == l || !peer.failover.usable(o) || other.ended_ns || !other.rate.known()) continue;
+    // What was sent again over another link may still fill a slow one, uncounted.
+    if (other.rate.at(0, 0, 0) < peer.links[l]->rate.at(0, 0, 0)) continue;
     const double there = backlog_ns(o);
     if (there < least) {
       least = there;
