@@ -12,6 +12,8 @@ constexpr double kWorthWaiting = 1.1;
 // Times of arrival that count as the same: of small messages, of large ones.
 constexpr double kAlikeSmall = 4.0, kAlike = 1.1;
 constexpr double kSmallEtaNs = 2e6;
+// How far behind a chunk that waits others are looked for.
+constexpr uint32_t kOpsAhead = 3, kChunksAhead = 24;
 
 }  // namespace
 
@@ -281,6 +283,21 @@ void Engine::pump(Peer& peer) {
   }
 }
 
+// The first chunk behind the one whose turn it is that may be sent now.
+bool Engine::find_ahead(const Call& call, const PlanImage::MessageList& list, uint32_t cursor, uint32_t* op,
+                        uint32_t* chunk) noexcept {
+  for (size_t k = cursor; k < list.ops.size() && k < cursor + kOpsAhead; ++k) {
+    const OpRun& run = call.ops[list.ops[k]];
+    for (uint32_t c = run.cursor; c < run.chunks && c < run.cursor + kChunksAhead; ++c) {
+      if (run.state[c] != ChunkState::kEmpty || !call.may_run(list.ops[k], c)) continue;
+      *op = list.ops[k];
+      *chunk = c;
+      return true;
+    }
+  }
+  return false;
+}
+
 // Hands a chunk of each lane to the links, as far as they and the credits go. True: something was sent. *waits: some
 // chunk could go but for room or credit.
 bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
@@ -296,13 +313,18 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
     const auto& list = plan.sends[s];
     uint32_t& cursor = call.send_cursor[s];
     if (cursor == list.ops.size()) continue;
-    const uint32_t op = list.ops[cursor];
-    OpRun& run = call.ops[op];
-    const uint32_t chunk = run.cursor;
-    if (!call.may_run(op, chunk)) continue;
+    uint32_t op = list.ops[cursor], chunk = call.ops[op].cursor;
+    // Chunks go in order, but for one that waits for what is late: then later ones, from half of the window, so that
+    // they can never take the room that the earlier one will need.
+    bool ahead = false;
+    if (!call.may_run(op, chunk)) {
+      ahead = peer.links.size() > 1 && find_ahead(call, list, cursor, &op, &chunk);
+      if (!ahead) continue;
+    }
     const uint8_t lane = call.lane_of(plan.ops[op]);
     auto full = [&] {
       const uint32_t own = peer.sent[lane] - peer.credit[lane];
+      if (ahead) return 2 * own >= quota || 2 * peer.outstanding >= total;
       return own >= quota || (own > 0 && lane != kLaneP2p && peer.outstanding >= total);
     };
     if (full()) {
@@ -313,14 +335,13 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
         continue;
       }
     }
-    if (run.cursor + 1 == run.chunks) ++cursor;
-    ++run.cursor;
     if (!issue(peer, call, op, chunk, &call.unsent_bytes[at])) {
-      if (run.cursor == run.chunks) --cursor;
-      --run.cursor;
       peer.blocked = true;
       return any;
     }
+    OpRun& run = call.ops[op];
+    while (run.cursor < run.chunks && run.state[run.cursor] != ChunkState::kEmpty) ++run.cursor;
+    while (cursor < list.ops.size() && call.ops[list.ops[cursor]].cursor == call.ops[list.ops[cursor]].chunks) ++cursor;
     any = true;
   }
   return any;
@@ -374,6 +395,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
     peer.ledger.post(static_cast<uint32_t>(l), sent);
     if (!copy) return true;
   } else if (!link.written()) {
+    run.state[chunk] = ChunkState::kLanding;
     slot.writing_call = &call;
     slot.writing_op = op;
     slot.writing_chunk = chunk;

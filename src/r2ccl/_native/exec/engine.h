@@ -227,6 +227,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void run_dirty();
   void run_op(Call& call, uint32_t op);
   void pump(Peer& peer);
+  static bool find_ahead(const Call& call, const PlanImage::MessageList& list, uint32_t cursor, uint32_t* op,
+                         uint32_t* chunk) noexcept;
   bool pump_call(Peer& peer, Call& call, bool* waits);
   bool issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t* unsent);
   int32_t pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept;
