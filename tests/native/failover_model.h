@@ -36,6 +36,7 @@ enum class Mutant {
   kReportTooEarly,        // REPAIRED before the replayed chunks are acknowledged
   kAnswerNothingArrived,  // what arrived is sent again
   kForgetOwnNotice,       // the end that hears a notice does not ask for its own chunks
+  kSameGeneration,        // a link that is connected again keeps its number
 };
 
 struct Limits {
@@ -44,6 +45,7 @@ struct Limits {
   uint32_t window = 2;
   uint32_t faulty_links = 1;  // links that may be cut or suspected
   uint8_t drops = 1, doubles = 1, stale = 0;
+  uint8_t reopens = 0;     // how often a link that is down at both ends may be connected again
   bool cuts = true;        // links are cut, not only suspected
   bool half_reads = true;  // a chunk may be half read when something happens
   size_t max_states = 3'000'000;
@@ -118,7 +120,8 @@ class World {
         cut_(limits.links),
         drops_(limits.drops),
         doubles_(limits.doubles),
-        stale_(limits.stale) {}
+        stale_(limits.stale),
+        reopens_(limits.reopens) {}
 
   const char* violation() const noexcept { return violation_; }
   bool a_link_lives() const noexcept { return faulty() < limits_->links; }
@@ -158,7 +161,8 @@ class World {
       for (uint8_t g : end.gate) put(g);
       for (uint32_t l = 0; l < limits_->links; ++l) {
         const auto& one = end.failover.links_[l];
-        put(static_cast<uint32_t>(one.state) << 4 | uint32_t{end.reads[l]});
+        put(static_cast<uint32_t>(one.state) << 4 | one.generation << 1 | uint32_t{end.reads[l]});
+        put(down_count_[e][l]);
         put(one.ids.size());
         for (const ChunkId& id : one.ids) put(id.chunk);
         put_list(end.ledger, end.ledger.lists_[l], &s);
@@ -176,6 +180,7 @@ class World {
     }
     put(faulty_);
     put(drops_ << 4 | doubles_ << 2 | stale_);
+    put(reopens_);
     std::vector<std::string> messages;
     for (const Message& m : bag_) messages.push_back(m.key());
     std::sort(messages.begin(), messages.end());
@@ -211,6 +216,14 @@ class World {
             with("cut from " + who + ":" + link, [&](World& w) { w.cut(e, l); });
           if (end.failover.usable(l)) with(who + " suspects" + link, [&](World& w) { w.suspect(e, l); });
         }
+        if (end.failover.state(l) == LinkState::kProbation) {
+          if (ends_[1 - e].failover.live(l))
+            with(who + " admits" + link, [&](World& w) { w.ends_[e].failover.admit(l); });
+          with(who + " ends the probation of" + link, [&](World& w) { w.fail_probation(e, l); });
+        }
+        if (e == 0 && reopens_ > 0 && end.failover.state(l) == LinkState::kDown &&
+            ends_[1].failover.state(l) == LinkState::kDown)
+          with("connected again:" + link, [&](World& w) { w.reopen(l); });
         if (end.fence_due >> l & 1) with(who + " fences" + link + ", late", [&](World& w) { w.fence(e, l); });
         if (M != Mutant::kNoRepeat && end.failover.state(l) == LinkState::kSuspect && !asking(e, l))
           with(who + " repeats its notice of" + link, [&](World& w) { w.repeat(e, l); });
@@ -284,6 +297,8 @@ class World {
     End& end = ends_[e];
     const Frame f = queues_[l][1 - e].front();
     queues_[l][1 - e].pop_front();
+    // The other end says that it has admitted the link before it sends a chunk.
+    end.failover.admit(l);
     if (end.failover.state(l) != LinkState::kUp) fails("something was read from a link that is taken for dead");
     if (f.is_ack) {
       Sent sent;
@@ -304,6 +319,27 @@ class World {
     faulty_ |= 1u << l;
     cut_[l] |= static_cast<uint8_t>(1u << e);
     queues_[l][e].clear();
+  }
+
+  void reopen(uint32_t l) {
+    --reopens_;
+    cut_[l] = 0;
+    for (int e : {0, 1}) {
+      End& end = ends_[e];
+      queues_[l][e].clear();
+      end.reads[l] = true;
+      down_count_[e][l] = 0;
+      end.failover.reopen(l);
+      if constexpr (M == Mutant::kSameGeneration) end.failover.links_[l].generation = 0;
+    }
+  }
+  // The connection is closed at this end; the other notices by itself.
+  void fail_probation(int e, uint32_t l) {
+    cut_[l] = 3;
+    queues_[l][e].clear();
+    std::vector<FailoverAction> out;
+    ends_[e].failover.fail_probation(l, &out);
+    carry_out(e, out);
   }
 
   void suspect(int e, uint32_t l) {
@@ -460,7 +496,7 @@ class World {
   std::vector<Message> bag_;
   std::array<std::array<uint8_t, 4>, 2> down_count_{};  // [end][link]
   uint32_t faulty_ = 0;
-  uint8_t drops_, doubles_, stale_;
+  uint8_t drops_, doubles_, stale_, reopens_;
   const char* violation_ = nullptr;
 };
 

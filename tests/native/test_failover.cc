@@ -73,6 +73,29 @@ CASE(every_link_is_lost_and_nothing_with_them) {
         true);
 }
 
+CASE(a_link_is_connected_again_and_fails_in_probation_or_soon_after) {
+  Limits back{.links = 2,
+              .chunks = {2, 0},
+              .faulty_links = 1,
+              .drops = 0,
+              .doubles = 1,
+              .reopens = 1,
+              .cuts = false,
+              .half_reads = false};
+  holds("a link returns, messages of its earlier life are late", back, true);
+  back.doubles = 0;
+  holds("a link returns", back);
+  back.drops = 1;
+  holds("a link returns, messages are lost", back, true);
+  back.drops = 0;
+  back.reopens = 2;
+  back.chunks = {1, 0};
+  holds("a link returns twice", back);
+  back.reopens = 1;
+  back.chunks = {1, 1};
+  holds("a link returns, both ends send", back, true);
+}
+
 CASE(mutants_are_caught) {
   is_caught<Mutant::kAnswerBeforeFence>("mutant: answer before fence", kPlain);
   is_caught<Mutant::kForgetFence>("mutant: no fence", kPlain);
@@ -86,6 +109,14 @@ CASE(mutants_are_caught) {
   is_caught<Mutant::kReportTooEarly>("mutant: reported too early", kPlain);
   is_caught<Mutant::kAnswerNothingArrived>("mutant: nothing ever arrived", kPlain);
   is_caught<Mutant::kForgetOwnNotice>("mutant: the other end asks for nothing", kPlain);
+  is_caught<Mutant::kSameGeneration>("mutant: a returned link keeps its number", {.links = 2,
+                                                                                  .chunks = {2, 0},
+                                                                                  .faulty_links = 1,
+                                                                                  .drops = 0,
+                                                                                  .doubles = 1,
+                                                                                  .reopens = 1,
+                                                                                  .cuts = false,
+                                                                                  .half_reads = false});
 }
 
 int main(int argc, char** argv) { return r2ccl::test::run_cases(argc, argv); }
