@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -73,3 +74,29 @@ def test_a_rail_that_was_dead_at_the_start_joins_later(fabric: Fabric) -> None:
         assert report["wrong"] == 0, outcome.text
         assert {state for *_, state, _, _ in report["links"]} == {"up"}, outcome.text
         assert "LINK_UP" in outcome.kinds(report["rank"], 1 - report["rank"], 2), outcome.text
+
+
+@pytest.mark.parametrize("host", [0, 1], ids=["the one that listens", "the one that dials"])
+def test_a_rail_that_gets_another_address_is_used_at_that(host: int) -> None:
+    """A fabric of its own: rails keep their new addresses."""
+    with Fabric(hosts=2, rails=2, rate="200mbit") as fabric:
+        before, after = fabric.address(host, 1), f"10.101.0.{77 + host}"
+
+        def readdress() -> None:
+            fabric.run(host, ["ip", "addr", "del", f"{before}/24", "dev", "rail1"])
+            fabric.run(host, ["ip", "addr", "add", f"{after}/24", "dev", "rail1"])
+
+        change = threading.Timer(2.5, readdress)
+        change.start()
+        try:
+            outcome = run(fabric, [], "--seconds", 6, "--cut-at", 3, env=BACK)
+        finally:
+            change.join()
+        assert outcome.result.exit_code == 0, outcome.text
+        for report in outcome.reports:
+            assert report["wrong"] == 0, outcome.text
+            me = report["rank"]
+            kinds = outcome.kinds(me, 1 - me, 1)
+            assert kinds.index("LINK_SUSPECT") < kinds.index("LINK_UP"), outcome.text
+            assert {state for *_, state, _, _ in report["links"]} == {"up"}, outcome.text
+        assert "has address " + after in outcome.text

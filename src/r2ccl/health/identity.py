@@ -39,7 +39,7 @@ class Identities:
         bare = rail.address.partition("%")[0]
         present = {address.text for address in link.addresses}
         fresh = next((a for a in link.addresses if a.usable and a.family == rail.family and not a.is_link_local), None)
-        moved = bare not in present and fresh is not None and ":" in bare == ":" in fresh.text
+        moved = bare not in present and fresh is not None
         if link.ifindex == rail.ifindex and not moved:
             return
         changed = replace(rail, ifindex=link.ifindex)
