@@ -422,7 +422,14 @@ void Engine::pump_replays(Peer& peer) {
     if (sent.owner) ++reinterpret_cast<Call*>(sent.owner)->replayed;
     slot.replayed_bytes += sent.header.bytes;
     ++counters_.replayed_chunks;
-    peer.ledger.reposted(static_cast<uint32_t>(l), monotonic_ns());
+    const Nanoseconds now = monotonic_ns();
+    LinkSlot& failed = *peer.links[sent.link];
+    if (failed.replay_due) {
+      failed.replay_due = false;
+      event(kEventReplaySent, peer.rank, static_cast<int32_t>(failed.link->rail()), 0,
+            now - peer.failover.suspected_ns(sent.link));
+    }
+    peer.ledger.reposted(static_cast<uint32_t>(l), now);
   }
 }
 

@@ -335,6 +335,7 @@ void Engine::carry_out(Peer& peer) {
       case FailoverAction::kReplay:
         event(kEventLinkDown, peer.rank, rail, 0, 0);
         event(kEventReplay, peer.rank, rail, 0, a.count);
+        peer.links[a.link]->replay_due = a.count > 0;
         mark_dirty(peer);
         links_changed();
         levels_dirty_ = true;
