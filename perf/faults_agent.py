@@ -8,7 +8,9 @@ Lines on standard output, times in nanoseconds of the wall clock, which all host
     ["tx", time, {"rail0": bytes handed to the rail so far, ...}]       only between "sample" and "rest"
     ["error", time, name of the exception, text]
 
-Lines on standard input: ``sample``, ``rest``, ``stop``; the last to rank 0 only, which tells the others with the next
+    ["links", [[peer, rail, state, generation], ...]]                   in answer to "links"
+
+Lines on standard input: ``sample``, ``rest``, ``links``, ``stop``; the last to rank 0 only, which tells the others with the next
 call: the last element of its array says that it is over.
 """
 
@@ -97,6 +99,9 @@ class Agent:
                     self._sample.set()
                 case "rest":
                     self._sample.clear()
+                case "links":
+                    links = [[li["peer"], li["rail"], li["state"], li["generation"]] for li in self._comm.stats()["links"]]
+                    self.tell("links", links)
                 case "stop":
                     self._stop.set()
 

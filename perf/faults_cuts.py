@@ -97,6 +97,7 @@ class Cutter:
         job.wait_for(lambda: len(job.logs[0].calls) > 0 and job.calls(job.complete() - 1)[0].begin_ns > end_ns, REPAIR_S)
         if not job.wait_for(lambda: not job.down, RETURN_S):
             series.not_back += 1
+            print(f"    not back after {RETURN_S:.0f} s: {job.links_not_up()}", flush=True)
         time.sleep(SETTLE_S)
         return self._judge(fault, carries, (host, rail), begin_ns, end_ns, first)
 

@@ -50,6 +50,7 @@ class RankLog:
     calls: list[tuple[int, int]] = field(default_factory=list)
     sent: list[tuple[int, dict[str, int]]] = field(default_factory=list)
     error: tuple[int, str, str] | None = None
+    links: list[tuple[int, str, str, int]] = field(default_factory=list)
     wrong: int = 0
     ready: bool = False
 
@@ -155,6 +156,8 @@ class Job:
                 log.wrong += wrong
             case ["tx", time_ns, sent]:
                 log.sent.append((time_ns, sent))
+            case ["links", links]:
+                log.links = links
             case ["error", time_ns, name, text]:
                 log.error = time_ns, name, text
             case ["event", time_ns, kind, peer, rail, value]:
@@ -185,6 +188,19 @@ class Job:
         """Events of these kinds from then on, by time."""
         with self._news:
             return sorted((e for e in self.events if e.time_ns >= time_ns and e.kind in kinds), key=lambda e: e.time_ns)
+
+    def links_not_up(self) -> list[str]:
+        """Asks all ranks which of their links are not in use."""
+        for log in self.logs:
+            log.links = []
+        self.order("links")
+        self.wait_for(lambda: all(log.links for log in self.logs), 2.0)
+        return [
+            f"rank {rank} to {peer} over {rail}: {state}, generation {generation}"
+            for rank, log in enumerate(self.logs)
+            for peer, rail, state, generation in log.links
+            if state != "up"
+        ]
 
     def wrong(self) -> int:
         """Wrong elements so far, of all ranks."""
