@@ -312,7 +312,11 @@ void Engine::carry_out(Peer& peer) {
     FrameHeader h{.message = a.link, .chunk = a.generation};
     switch (a.kind) {
       case FailoverAction::kFence:
-        if (peer.failover.state(a.link) == LinkState::kSuspect) begin_diagnosis(peer, a.link, monotonic_ns());
+        if (peer.failover.state(a.link) == LinkState::kSuspect) {
+          begin_diagnosis(peer, a.link, monotonic_ns());
+        } else {
+          links_changed();  // it failed in probation, and is to be connected again
+        }
         fence(peer, a.link);
         peer.shares.lose(a.link);
         peer.links[a.link]->probation.failed(monotonic_ns());
