@@ -24,7 +24,7 @@ from faults_job import Job, JobFailed
 from faults_kinds import EVERY_FAULT, FAULTS, LABS, LOST_RANKS, Lab
 from faults_ranks import lose_ranks
 from faults_report import HEAD, Row, print_row, row_of, row_of_lost, row_of_series, save
-from faults_traffic import FRAMING, busy_processors, carried, watched
+from faults_traffic import FRAMING, busy_processors, carried, received, watched
 
 from r2ccl.lab import Fabric, LabError
 
@@ -60,7 +60,7 @@ def run_lab(lab: Lab, names: list[str], cuts: int, seed: int) -> Iterator[Row]:
                     carries[fault.name] = share = carried(fabric, 0, lab.rail_mbit)
                     fabric.heal(0, 0)
                     print(f"  a TCP stream over a rail with {fault.name} carries {share:.1%} of its rate", flush=True)
-            with Job(fabric, lab.ranks, lab.call_bytes) as job, watched(fabric) as traffic:
+            with Job(fabric, lab.ranks, lab.call_bytes) as job, watched(lambda: received(fabric)) as traffic:
                 job.wait_for(lambda: job.complete() >= 20, 20.0)
                 cutter = Cutter(job, lab, traffic, seed)
                 before = 0
@@ -108,7 +108,9 @@ def main() -> int:
     complete = True
     for lab in labs:
         names = options.faults.split(",") if options.faults else list(lab.faults)
-        print(f"\n{lab.hosts} hosts x {lab.ranks} ranks x {lab.rails} rails of {lab.rail_mbit} Mbit/s\n{HEAD}", flush=True)
+        print(
+            f"\n{lab.hosts} hosts x {lab.ranks} ranks x {lab.rails} rails of {lab.rail_mbit} Mbit/s\n{HEAD}", flush=True
+        )
         try:
             for row in run_lab(lab, names, cuts, options.seed):
                 rows.append(row)
@@ -119,7 +121,9 @@ def main() -> int:
     if healthy_s:
         row = run_healthy(labs[0], healthy_s)
         rows.append(row)
-        print(f"\nfalse_alarms {row['false_alarms']} in {healthy_s:.0f} s of busy, healthy traffic, {row['calls']} calls")
+        print(
+            f"\nfalse_alarms {row['false_alarms']} in {healthy_s:.0f} s of busy, healthy traffic, {row['calls']} calls"
+        )
     if not options.no_peers:
         from faults_peers import run_peers
 

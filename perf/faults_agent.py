@@ -100,7 +100,9 @@ class Agent:
                 case "rest":
                     self._sample.clear()
                 case "links":
-                    links = [[li["peer"], li["rail"], li["state"], li["generation"]] for li in self._comm.stats()["links"]]
+                    links = [
+                        [li["peer"], li["rail"], li["state"], li["generation"]] for li in self._comm.stats()["links"]
+                    ]
                     self.tell("links", links)
                 case "stop":
                     self._stop.set()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from faults_job import Call, Job
-from faults_kinds import FLAP, FLAP_S, Fault, Lab
+from faults_kinds import FLAP, Fault, Lab
 from faults_traffic import Traffic
 
 SETTLE_S = 0.15  # after the last link is back
@@ -94,7 +94,9 @@ class Cutter:
             job.wait_for(lambda: job.complete() >= reached + CALLS_AFTER, REPAIR_S)
         end_ns = time.time_ns()
         job.fabric.heal(host, rail)
-        job.wait_for(lambda: len(job.logs[0].calls) > 0 and job.calls(job.complete() - 1)[0].begin_ns > end_ns, REPAIR_S)
+        job.wait_for(
+            lambda: len(job.logs[0].calls) > 0 and job.calls(job.complete() - 1)[0].begin_ns > end_ns, REPAIR_S
+        )
         if not job.wait_for(lambda: not job.down, RETURN_S):
             series.not_back += 1
             print(f"    not back after {RETURN_S:.0f} s: {job.links_not_up()}", flush=True)
@@ -115,7 +117,9 @@ class Cutter:
             demoted_ns = self._demoted_ns(place, carries, begin_ns, end_ns)
             told = sorted([*told, *([demoted_ns] if demoted_ns else [])])
         detect_ns = told[0] if told else None
-        replays = [e.time_ns for e in job.events_since(begin_ns, "REPLAY_SENT") if e.rail == rail and e.time_ns <= end_ns]
+        replays = [
+            e.time_ns for e in job.events_since(begin_ns, "REPLAY_SENT") if e.rail == rail and e.time_ns <= end_ns
+        ]
         repaired_ns = max(self._repaired_ns(begin_ns, rail), detect_ns or 0)
         share = (self._lab.rails - 1 + carries) / self._lab.rails
         if fault is FLAP:
@@ -127,7 +131,9 @@ class Cutter:
         return Cut(
             detect_ms=None if detect_ns is None else (detect_ns - begin_ns) * 1e-6,
             replay_ms=(replays[0] - begin_ns) * 1e-6 if replays else None,
-            extra_ms=sum(_beyond(c, begin_ns, call_s, share) for c in struck) * 1e3 if struck and fault is not FLAP else None,
+            extra_ms=sum(_beyond(c, begin_ns, call_s, share) for c in struck) * 1e3
+            if struck and fault is not FLAP
+            else None,
             after=after,
             gap_ms=self._traffic.gap_ms(begin_ns, end_ns, usual),
             healthy=healthy,

@@ -82,9 +82,8 @@ def verdicts(row: Row) -> list[str]:
             words.append(f"MISSED {key} <= {bound:g}")
     if asked.bandwidth is not None and (row["bw_after"] is None or row["bw_after"] < asked.bandwidth):
         words.append(f"MISSED bw/ideal >= {asked.bandwidth:g}")
-    for key in ("undetected", "elsewhere", "not_back"):
-        if row.get(key):
-            words.append(f"{key.replace('_', ' ')}: {row[key]}")
+    odd = ("undetected", "elsewhere", "not_back")
+    words += [f"{key.replace('_', ' ')}: {row[key]}" for key in odd if row.get(key)]
     return words or ["ok"]
 
 

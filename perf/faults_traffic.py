@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from r2ccl.lab import Fabric
 
@@ -21,7 +22,7 @@ FRAMING = 0.957  # TCP payload in a full frame of 1514 bytes
 
 @dataclass
 class Traffic:
-    """Payload bytes that all NICs had received, sampled about every 10 ms."""
+    """Bytes that had arrived, sampled about every 10 ms."""
 
     samples: list[tuple[int, int]] = field(default_factory=list)
 
@@ -37,7 +38,7 @@ class Traffic:
         longest_ns = 0
         since_ns: int | None = None
         inside = [s for s in self.samples if begin_ns <= s[0] <= end_ns]
-        for (t, n), (t1, n1) in zip(inside, inside[1:], strict=False):
+        for (t, n), (t1, n1) in pairwise(inside):
             if (n1 - n) / max(t1 - t, 1) * 1e9 > STOPPED * usual:
                 since_ns = None
                 continue
@@ -46,15 +47,19 @@ class Traffic:
         return longest_ns * 1e-6
 
 
+def received(fabric: Fabric) -> int:
+    """Payload bytes that the rails' NICs of all hosts have received so far."""
+    return sum(max(0, c.nic.rx_bytes - 66 * c.nic.rx_packets) for c in fabric.counters(drops=False).values())
+
+
 @contextlib.contextmanager
-def watched(fabric: Fabric) -> Iterator[Traffic]:
-    """Samples the NICs of all hosts meanwhile."""
+def watched(read: Callable[[], int]) -> Iterator[Traffic]:
+    """Samples a count of bytes meanwhile."""
     traffic, stop = Traffic(), threading.Event()
 
     def sample() -> None:
         while not stop.wait(EVERY_S):
-            received = sum(max(0, c.nic.rx_bytes - 66 * c.nic.rx_packets) for c in fabric.counters(drops=False).values())
-            traffic.samples.append((time.time_ns(), received))
+            traffic.samples.append((time.time_ns(), read()))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -66,29 +71,32 @@ def watched(fabric: Fabric) -> Iterator[Traffic]:
 
 
 def stream(fabric: Fabric, sender: int, receiver: int, rail: int, protocol: int = 0) -> tuple[socket.socket, ...]:
-    """A connection between two hosts over a rail: (the sender's socket, the receiver's)."""
+    """A connection between two hosts over a rail: the sender's socket, the receiver's, and the listening one.
+
+    It listens on every address and for as long as the stream lives: Multipath TCP has more connections come in.
+    """
 
     def listen() -> socket.socket:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
-        listener.bind((fabric.address(receiver, rail), 0))
+        listener.bind(("", 0))
         listener.listen()
+        listener.settimeout(5.0)
         return listener
 
     def connect() -> socket.socket:
         out = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
+        out.bind((fabric.address(sender, rail), 0))
         out.settimeout(5.0)
-        out.connect(listener.getsockname())
+        out.connect((fabric.address(receiver, rail), listener.getsockname()[1]))
         return out
 
-    with fabric.call(receiver, listen) as listener:
-        listener.settimeout(5.0)
-        out = fabric.call(sender, connect)
-        into, _ = listener.accept()
-    return out, into
+    listener = fabric.call(receiver, listen)
+    out = fabric.call(sender, connect)
+    return out, listener.accept()[0], listener
 
 
 @contextlib.contextmanager
-def flowing(out: socket.socket, into: socket.socket) -> Iterator[list[int]]:
+def flowing(out: socket.socket, into: socket.socket, listener: socket.socket) -> Iterator[list[int]]:
     """Sends as fast as it goes meanwhile; the one number yielded counts the bytes that arrived."""
     stop, arrived = threading.Event(), [0]
     block = bytes(1 << 18)
@@ -118,8 +126,8 @@ def flowing(out: socket.socket, into: socket.socket) -> Iterator[list[int]]:
         stop.set()
         for thread in threads:
             thread.join()
-        out.close()
-        into.close()
+        for end in (out, into, listener):
+            end.close()
 
 
 def carried(fabric: Fabric, rail: int, rail_mbit: int, seconds: float = 2.5) -> float:
