@@ -14,7 +14,7 @@ from faults_traffic import Traffic
 
 SETTLE_S = 0.15  # after the last link is back
 HEALTHY_CALLS = 3  # before each cut
-CALLS_AFTER = 5  # after the repair, before the fault is healed
+CALLS_AFTER = 4  # after the repair, before the fault is healed
 LEAD_S = 0.02
 REPAIR_S, RETURN_S = 5.0, 25.0  # waited for at most
 FLAP_CUT_S = 2.4

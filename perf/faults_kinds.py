@@ -100,6 +100,6 @@ LABS = {
     for lab in (
         Lab(2, 1, 4, 300, 16, EVERY_FAULT),
         # A part of them, so that all of it ends in time; --faults asks for others.
-        Lab(3, 2, 3, 300, 16, ("down", "port-down", "blackhole", "rx-drop", "switch", "rate-25", *LOST_RANKS)),
+        Lab(3, 2, 3, 300, 8, ("down", "port-down", "blackhole", "rx-drop", "switch", "rate-25", *LOST_RANKS)),
     )
 }
