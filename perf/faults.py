@@ -23,7 +23,7 @@ from faults_cuts import Cutter
 from faults_job import Job, JobFailed
 from faults_kinds import EVERY_FAULT, FAULTS, LABS, LOST_RANKS, Lab
 from faults_ranks import lose_ranks
-from faults_report import HEAD, Row, print_row, row_of, row_of_lost, row_of_series, save
+from faults_report import HEAD, Row, markdown, print_row, row_of, row_of_lost, row_of_series, save
 from faults_traffic import FRAMING, busy_processors, carried, received, watched
 
 from r2ccl.lab import Fabric, LabError
@@ -45,6 +45,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-healthy", action="store_true", help="without them")
     parser.add_argument("--no-peers", action="store_true", help="without other libraries and MPTCP")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the cuts")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the saved results as Markdown, and measure nothing"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="file of JSON lines (default: %(default)s)")
     return parser
 
@@ -56,9 +59,7 @@ def run_lab(lab: Lab, names: list[str], cuts: int, seed: int) -> Iterator[Row]:
             carries = {f.name: f.carries for f in rails}
             for fault in rails:
                 if fault.carries is None:
-                    fabric.fault(fault.kind, 0, 0, *fault.arguments)
-                    carries[fault.name] = share = carried(fabric, 0, lab.rail_mbit)
-                    fabric.heal(0, 0)
+                    carries[fault.name] = share = carried(fabric, fault.kind, fault.arguments, lab.rail_mbit)
                     print(f"  a TCP stream over a rail with {fault.name} carries {share:.1%} of its rate", flush=True)
             with Job(fabric, lab.ranks, lab.call_bytes) as job, watched(lambda: received(fabric)) as traffic:
                 job.wait_for(lambda: job.complete() >= 20, 20.0)
@@ -99,6 +100,9 @@ def main() -> int:
     for name, given, known in (("--lab", options.lab, LABS), ("--faults", options.faults, EVERY_FAULT)):
         if unknown := [n for n in (given or "").split(",") if n and n not in known]:
             sys.exit(f"{name} {','.join(unknown)}: choose from {', '.join(known)}")
+    if options.markdown:
+        print(markdown(options.output))
+        return 0
     labs = [LABS[name] for name in options.lab.split(",")]
     cuts = options.cuts or (2 if options.quick else 10)
     healthy_s = 0.0 if options.no_healthy else options.healthy or (10.0 if options.quick else 120.0)

@@ -84,7 +84,7 @@ class Cutter:
         self._place += 1
         first = job.complete() + 1
         job.wait_for(lambda: job.complete() >= first + HEALTHY_CALLS, RETURN_S)
-        time.sleep(self._random.uniform(0, 2 * self._call_s))
+        time.sleep(self._random.uniform(0, self._call_s))
         begin_ns = job.fabric.fault(fault.kind, host, rail, *fault.on(self._lab.rail_mbit), lead_s=LEAD_S)
         if fault is FLAP:
             time.sleep(FLAP_CUT_S)

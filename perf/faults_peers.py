@@ -31,7 +31,7 @@ from r2ccl.lab import Fabric, LabError
 
 PEERS = ("gloo-split4", "openmpi", "openmpi-ucx")
 STREAM_FAULTS = ("down", "blackhole", "rate-25")
-HEALTHY_S, HOLD_S, RESUME_S = 1.5, {"rate-25": 3.0, "blackhole": 4.0}, 4.0
+HEALTHY_S, HOLD_S, RESUME_S = 1.5, {"rate-25": 2.5, "blackhole": 4.0}, 4.0
 WORKER = Path(__file__).resolve().parent / "faults_peer_worker.py"
 
 

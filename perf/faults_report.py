@@ -126,3 +126,29 @@ def save(path: Path, rows: Sequence[Row]) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in sorted(merged.values(), key=place)))
+
+
+def markdown(path: Path) -> str:
+    """The saved lines as the tables of docs/failover.md."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    ours = [
+        "| lab | fault | detected ms | first replay ms | extra ms | bandwidth / ideal | wrong | cuts |",
+        "| --- " * 8 + "|",
+    ]
+    peers = ["| library | fault | gap ms | bandwidth / ideal | what it does |", "| --- " * 5 + "|"]
+    others = []
+    for row in rows:
+        lab = f"{row['hosts']} × {row['ranks']} × {row['rails']}"
+        keys = ("detect_ms", "first_replay_ms", "extra_ms", "bw_after")
+        values = ["–" if row[key] is None else f"{row[key]:g}" for key in keys]
+        if "peer" in row:
+            peers.append(f"| {row['peer']} | {row['fault']} | {row['gap_ms']:g} | {values[3]} | {row['outcome']} |")
+        elif "false_alarms" in row:
+            others.append(
+                f"{lab}: {row['false_alarms']} false alarms in {row['seconds']:g} s of busy, healthy traffic."
+            )
+        else:
+            if row.get("same_host_ms") is not None:
+                values[0] += f" (same host {row['same_host_ms']:g})"
+            ours.append(f"| {lab} | {row['fault']} | {' | '.join(values)} | {row['wrong']} | {row['cuts']} |")
+    return "\n\n".join(["\n".join(ours), *others, "\n".join(peers)])

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from r2ccl.lab import Fabric
 
@@ -130,14 +131,17 @@ def flowing(out: socket.socket, into: socket.socket, listener: socket.socket) ->
             end.close()
 
 
-def carried(fabric: Fabric, rail: int, rail_mbit: int, seconds: float = 2.5) -> float:
-    """What one TCP stream each way carries over a rail between hosts 0 and 1: the worse one, as a share of the rate."""
-    with flowing(*stream(fabric, 0, 1, rail)) as there, flowing(*stream(fabric, 1, 0, rail)) as back:
-        time.sleep(0.5)
+def carried(fabric: Fabric, kind: str, arguments: tuple[Any, ...], rail_mbit: int, seconds: float = 2.5) -> float:
+    """What one TCP stream each way carries over a rail with a fault: the worse one, as a share of the rate."""
+    ends = stream(fabric, 0, 1, 0), stream(fabric, 1, 0, 0)  # before the fault, which may refuse them
+    with flowing(*ends[0]) as there, flowing(*ends[1]) as back:
+        fabric.fault(kind, 0, 0, *arguments)
+        time.sleep(1.0)
         begin, before = time.monotonic(), (there[0], back[0])
         time.sleep(seconds)
         elapsed_s = time.monotonic() - begin
         worse = min(there[0] - before[0], back[0] - before[1]) / elapsed_s
+    fabric.heal(0, 0)
     return min(1.0, worse / (rail_mbit * 1e6 / 8 * FRAMING))
 
 
