@@ -12,11 +12,11 @@ from faults_job import Call, Job
 from faults_kinds import FLAP, Fault, Lab
 from faults_traffic import Traffic
 
-SETTLE_S = 0.15  # after the last link is back
+SETTLE_S = 0.1  # after the last link is back
 HEALTHY_CALLS = 3  # before each cut
 CALLS_AFTER = 4  # after the repair, before the fault is healed
 LEAD_S = 0.02
-REPAIR_S, RETURN_S = 5.0, 25.0  # waited for at most
+REPAIR_S, SUSPICION_S, RETURN_S = 5.0, 0.6, 25.0  # waited for at most; a slow rail need not be suspected at all
 FLAP_CUT_S = 2.4
 SHARE_WINDOW_NS = 60_000_000
 
@@ -89,7 +89,7 @@ class Cutter:
         if fault is FLAP:
             time.sleep(FLAP_CUT_S)
         else:
-            job.wait_for(lambda: self._repaired_ns(begin_ns, rail) > 0, 1.0 if fault.slow else REPAIR_S)
+            job.wait_for(lambda: self._repaired_ns(begin_ns, rail) > 0, SUSPICION_S if fault.slow else REPAIR_S)
             reached = job.complete() + 1
             job.wait_for(lambda: job.complete() >= reached + CALLS_AFTER, REPAIR_S)
         end_ns = time.time_ns()
