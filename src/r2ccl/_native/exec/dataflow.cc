@@ -197,8 +197,8 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
     const bool rate_known = slot.rate.known();
     known &= rate_known;
     const double rate = rate_known ? slot.rate.at(now, peer.ledger.oldest_ns(l), bytes) : peer.shares.weight(l);
-    peer.rates[l] = rate;
-    all_rates += rate;
+    peer.rates[l] = rate_known ? slot.rate.learnt() : rate;
+    all_rates += peer.rates[l];
     all_bytes += in_flight;
     if (!slot.link->ready() || peer.ledger.count_on(l) >= peer.shares.limit(l)) continue;
     const double eta = (in_flight + bytes) / rate;

@@ -28,6 +28,7 @@ class LinkRate {
 
   bool known() const noexcept { return bytes_ > 0; }
   // Bytes per nanosecond. A link that has been silent for longer than its next chunk should take is as slow as that.
+  double learnt() const noexcept { return bytes_ / std::max(busy_ns_, 1.0); }
   double at(Nanoseconds now, Nanoseconds oldest_posted_ns, uint32_t chunk_bytes) const noexcept {
     const double rate = bytes_ / std::max(busy_ns_, 1.0);
     if (oldest_posted_ns == 0) return rate;
