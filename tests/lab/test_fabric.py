@@ -113,10 +113,10 @@ def test_a_cut_cuts_and_heals(fabric: Fabric, kind: str) -> None:
 def test_a_fault_tells_when_it_began(fabric: Fabric) -> None:
     for kind in ("down", "blackhole", "rate"):
         called_ns = time.time_ns()
-        begun_ns = fabric.fault(kind, 0, 1, *(["20mbit"] if kind == "rate" else []), lead_s=0.02)
+        begun_ns = fabric.fault(kind, 0, 2, *(["20mbit"] if kind == "rate" else []), lead_s=0.02)
         assert called_ns + 20e6 <= begun_ns <= time.time_ns()
-        fabric.heal(0, 1)
-    assert fabric.fault("heal", 0, 1) == 0
+        fabric.heal(0, 2)
+    assert fabric.fault("heal", 0, 2) == 0
 
 
 def test_partial_loss_drops_some_and_lets_some_through(fabric: Fabric) -> None:
