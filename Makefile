@@ -29,7 +29,7 @@ CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name 
 CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd')
 PYTHON_DIRS := src tests tools $(wildcard perf)
 
-.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench clean distclean lab-tools
+.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench bench-faults clean distclean lab-tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -120,6 +120,9 @@ format: $(REQUIREMENTS) ## rewrite the sources in the project's style
 
 bench: build ## side by side with other libraries (installs them in environments of their own)
 	$(BIN)/python perf/compare.py $(BENCH_ARGS)
+
+bench-faults: build lab-tools ## what failures cost, beside other libraries and MPTCP (12 minutes; BENCH_ARGS=--quick: 3)
+	$(BIN)/python perf/faults.py $(BENCH_ARGS)
 
 clean: ## remove what was built; the environment stays
 	rm -rf $(BUILD) dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

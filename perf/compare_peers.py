@@ -24,12 +24,13 @@ Process = subprocess.Popen[Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where the ranks of one scenario run: this machine, or the hosts of a fabric."""
+    """Where the ranks of one scenario run: this machine, or the hosts of a fabric. ``program``: what each rank runs."""
 
     scenario: Scenario
     folder: Path
     coordinator: Path
     fabric: Fabric | None = None
+    program: Path = HERE / "compare_worker.py"
 
     @property
     def rails(self) -> str:
@@ -94,7 +95,7 @@ class Peer:
 
     def worker(self, place: Place) -> list[str]:
         """Command line of one rank."""
-        argv = [self.python(), str(HERE / "compare_worker.py"), "--library", self.library, "--peer", self.name]
+        argv = [self.python(), str(place.program), "--library", self.library, "--peer", self.name]
         return [*argv, "--socket", str(place.coordinator), "--splits", str(self.splits)]
 
 

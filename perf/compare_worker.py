@@ -171,10 +171,9 @@ def serve(library: Library, connection: socket.socket, peer: str) -> None:
                 answer(error=f"{type(error).__name__}: {error}")
 
 
-def main() -> None:
-    """See ``--help``."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def join(description: str) -> tuple[Library, socket.socket, str]:
+    """Reads the command line, calls the coordinator, opens the library: (library, connection, name of the peer)."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--library", required=True, help="r2ccl, gloo or mpi")
     parser.add_argument("--peer", required=True, help="the name under which it appears in the results")
     parser.add_argument("--socket", required=True, help="path of the coordinator's Unix socket")
@@ -182,8 +181,14 @@ def main() -> None:
     options = parser.parse_args()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(options.socket)
-    library = open_library(options.library, options.splits)
-    serve(library, connection, options.peer)
+    return open_library(options.library, options.splits), connection, options.peer
+
+
+def main() -> None:
+    """See ``--help``."""
+    assert __doc__
+    library, connection, peer = join(__doc__.splitlines()[0])
+    serve(library, connection, peer)
     library.close()
 
 

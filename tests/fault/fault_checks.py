@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,20 @@ class Outcome:
     repairs: int = 0
 
     def of_link(self, peer: int, rail: int) -> list[EventKind]:
-        """Kinds of the events about one link, in order, but for the verdict, whose time is not fixed."""
-        return [e.kind for e in self.events if (e.peer, e.rail) == (peer, rail) and e.kind != EventKind.VERDICT]
+        """Kinds of the events about one link, in order, but for the verdict, whose time is not fixed, and REPLAY_SENT:
+        see ``replays_sent``."""
+        return [e.kind for e in self._events_of(peer, rail) if e.kind != EventKind.REPLAY_SENT]
+
+    def replays_sent(self, peer: int, rail: int) -> bool:
+        """Whether every REPLAY of some chunks is followed by REPLAY_SENT, and no other is."""
+        told = [(e.kind, e.value) for e in self._events_of(peer, rail)]
+        return all(
+            (kind == EventKind.REPLAY and value > 0) == (after == EventKind.REPLAY_SENT)
+            for (kind, value), (after, _) in pairwise(told)
+        )
+
+    def _events_of(self, peer: int, rail: int) -> list[Event]:
+        return [e for e in self.events if (e.peer, e.rail) == (peer, rail) and e.kind != EventKind.VERDICT]
 
     def first(self, kind: EventKind, rail: int) -> int:
         """Place of the first such event in ``events``."""
@@ -268,6 +281,7 @@ def check_outcomes(
         assert {(e.peer, e.rail) for e in o.events if e.kind != EventKind.EPOCH} == mine, told(o.events)
         for peer, rail in mine:
             assert tuple(o.of_link(peer, rail)) == REPAIR, f"rank {o.rank}: {told(o.events)}"
+            assert o.replays_sent(peer, rail), f"rank {o.rank}: {told(o.events)}"
             carried = o.links[peer, rail]
             assert o.later[peer, rail] == carried, f"rank {o.rank}: rail {rail} to rank {peer} was used after its loss"
             for fault in scripts.get(o.rank, ()):

@@ -41,9 +41,10 @@ class Outcome:
         return sum(r["replayed"] for r in self.reports)
 
     def kinds(self, rank: int, peer: int, rail: int) -> list[str]:
-        """Kinds of the events about one link, in order, but for the verdict, whose time is not fixed."""
-        events = self.reports[rank]["events"]
-        return [kind for kind, p, r, *_ in events if (p, r) == (peer, rail) and kind != "VERDICT"]
+        """Kinds of the events about one link, in order, but for the verdict, whose time is not fixed, and REPLAY_SENT,
+        which needs a chunk on the link."""
+        events = [event for event in self.reports[rank]["events"] if event[0] not in ("VERDICT", "REPLAY_SENT")]
+        return [kind for kind, p, r, *_ in events if (p, r) == (peer, rail)]
 
 
 def run(
@@ -151,6 +152,8 @@ def _check_faults_fired(outcome: Outcome) -> None:
                 assert now["nic"] == "absent", fault
             elif kind == "switch":
                 assert now["switch"] == "down", fault
+            elif kind in ("address", "route"):
+                assert now[kind] is False, fault
             elif kind == "flap":
                 assert later["carrier_changes"] > 1, fault
 

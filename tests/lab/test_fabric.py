@@ -73,6 +73,8 @@ FAULTS = {  # kind: (arguments, what the kernel then shows, does the first datag
     "down": ((), {"nic": "down", "port": "no-carrier"}, (False, False)),
     "port-down": ((), {"nic": "no-carrier", "port": "down"}, (False, False)),
     "removed": ((), {"nic": "absent", "port": "absent"}, (False, False)),
+    "address": ((), {"nic": "up", "port": "up", "address": False, "route": False}, (False, False)),
+    "route": ((), {"nic": "up", "port": "up", "address": True, "route": False}, (False, True)),
     "blackhole": ((), {"nic": "up", "port": "up"}, (False, False)),
     "rx-drop": ((), {"nic": "up", "port": "up"}, (True, False)),
     "tx-drop": ((), {"nic": "up", "port": "up"}, (False, True)),
@@ -94,7 +96,7 @@ def test_a_cut_cuts_and_heals(fabric: Fabric, kind: str) -> None:
     sent = after[0, 2].nic.tx_packets - before[0, 2].nic.tx_packets
     dropped = after[0, 2].dropped.packets - before[0, 2].dropped.packets
     assert (received[1] > 0, received[0] > 0) == arrives
-    if kind in ("down", "port-down", "removed"):
+    if kind in ("down", "port-down", "removed", "address", "route"):
         assert sent == dropped == 0
     elif kind == "switch":
         assert sent > 0
@@ -106,6 +108,15 @@ def test_a_cut_cuts_and_heals(fabric: Fabric, kind: str) -> None:
     assert echo(fabric, 0, 1, 2, timeout_s=2.0) == (True, True)
     assert fabric.counters()[0, 2].nic.tx_packets > before[0, 2].nic.tx_packets  # no counter falls, even of a new NIC
     assert fabric.counters()[0, 2].dropped == after[0, 2].dropped
+
+
+def test_a_fault_tells_when_it_began(fabric: Fabric) -> None:
+    for kind in ("down", "blackhole", "rate"):
+        called_ns = time.time_ns()
+        begun_ns = fabric.fault(kind, 0, 2, *(["20mbit"] if kind == "rate" else []), lead_s=0.02)
+        assert called_ns + 20e6 <= begun_ns <= time.time_ns()
+        fabric.heal(0, 2)
+    assert fabric.fault("heal", 0, 2) == 0
 
 
 def test_partial_loss_drops_some_and_lets_some_through(fabric: Fabric) -> None:

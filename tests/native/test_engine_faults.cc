@@ -47,12 +47,16 @@ uint64_t replayed_chunks(Cluster& cluster) {
   return sum;
 }
 
-// Of one peer and rail: suspected, down, replayed, repaired; once each and in this order.
+// Of one peer and rail: suspected, down, replayed, repaired; once each and in this order. Chunks that are to be
+// replayed are sent between the last two.
 void events_tell_of_a_repair(const std::vector<r2ccl_event>& events, int32_t peer, int32_t rail) {
-  std::vector<uint32_t> kinds;
-  for (const auto& e : events)
-    if (e.peer == peer && e.rail == rail && e.kind <= kEventRepaired) kinds.push_back(e.kind);
-  const std::vector<uint32_t> expected{kEventLinkSuspect, kEventLinkDown, kEventReplay, kEventRepaired};
+  std::vector<uint32_t> kinds, expected{kEventLinkSuspect, kEventLinkDown, kEventReplay};
+  for (const auto& e : events) {
+    if (e.peer != peer || e.rail != rail || (e.kind > kEventRepaired && e.kind != kEventReplaySent)) continue;
+    kinds.push_back(e.kind);
+    if (e.kind == kEventReplay && e.value > 0) expected.push_back(kEventReplaySent);
+  }
+  expected.push_back(kEventRepaired);
   if (!CHECK(kinds == expected)) {
     for (uint32_t k : kinds) std::fprintf(stderr, "  event %u\n", k);
   }

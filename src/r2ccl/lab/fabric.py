@@ -180,16 +180,19 @@ class Fabric:
 
     # -- faults and what shows them ------------------------------------------------------------
 
-    def fault(self, kind: str, host: int = 0, rail: int = 0, *arguments: Any) -> None:
+    def fault(self, kind: str, host: int = 0, rail: int = 0, *arguments: Any, lead_s: float = 0.0) -> int:
         """Injects a fault (see ``kinds.KINDS``; numbers are seconds or percent); it acts when this returns.
+
+        Returns when its orders were handed to the tool that carries them out (``time.time_ns``; 0 for ``heal``), for
+        who wants to time what follows. The tool then has had ``lead_s`` for its own start; 0.02 is plenty.
 
         Example: ``fault("flap", 0, 1, 0.2, 5)``: port down for 0.2 s, up for 0.2 s, five times, in the background.
         """
         self._check(host, rail)
         if kind == "heal":
             self.heal(host, rail)
-        else:
-            self._injector.inject(kind, host, rail, arguments)
+            return 0
+        return self._injector.inject(kind, host, rail, arguments, lead_s)
 
     def heal(self, host: int | None = None, rail: int | None = None) -> None:
         """Ends every fault of a host's rail; of every host or every rail where None (``mgmt`` only when named)."""
@@ -209,7 +212,8 @@ class Fabric:
         """What the kernel shows of a rail now.
 
         ``nic``, ``port``, ``switch``: ``up``, ``no-carrier``, ``down`` or ``absent``; ``carrier_changes`` of the NIC;
-        ``rate`` in force; ``dropped_packets`` and ``dropped_bytes`` by filter rules.
+        ``rate`` in force; ``address`` and ``route``: whether the host has them; ``dropped_packets`` and
+        ``dropped_bytes`` by filter rules.
         """
         self._check(host, rail)
         return self._injector.evidence((host, rail))

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import InvalidArgument
 from .kinds import kind_named
 from .requirements import LabError, tool
-from .wiring import Place, Wiring, bridge, device, port
+from .wiring import Place, Wiring, address, bridge, device, network, port
 
 _DEFAULT_FLAPS = 3
 
@@ -53,7 +53,7 @@ class FaultInjector:
         self._past_drops: dict[Place, Drops] = {}
         self._flaps: dict[Place, tuple[threading.Thread, threading.Event]] = {}
 
-    def inject(self, kind: str, host: int, rail: int, arguments: tuple[Any, ...]) -> None:
+    def inject(self, kind: str, host: int, rail: int, arguments: tuple[Any, ...], lead_s: float = 0.0) -> int:
         """Starts a fault; see ``Fabric.fault``."""
         known = kind_named(kind)
         try:
@@ -66,30 +66,44 @@ class FaultInjector:
             raise InvalidArgument(f"fault {kind!r}: the NIC of host {host}, rail {rail} is removed; heal it first")
         if kind in ("flap", "removed"):
             self._stop_flap((host, rail))
-        if kind == "flap":
-            self._start_flap((host, rail), *arguments)
-            return
         with self._lock:
             wiring = self._wiring
-            if kind == "down":
-                wiring.host_ip(host, f"link set {device(rail)} down")
-            elif kind == "port-down":
-                wiring.switch_ip(f"link set {port(host, rail)} down")
-            elif kind == "removed":
-                wiring.unplug(host, rail)
-            elif kind == "switch":
-                wiring.switch_ip(f"link set {bridge(rail)} down")
-            elif kind == "rate":
-                wiring.shape(host, rail, arguments[0])
-            active = self._active.setdefault((host, rail), {})
-            before = dict(active)
-            active[kind] = arguments
-            if known.needs_nft:
-                try:
-                    self._write_rules((host, rail))
-                except BaseException:
-                    self._active[host, rail] = before
-                    raise
+            wiring.handed_ns, wiring.lead_s = 0, lead_s
+            try:
+                if kind == "flap":
+                    self._start_flap((host, rail), *arguments)
+                else:
+                    self._start(kind, (host, rail), arguments)
+            finally:
+                wiring.lead_s = 0.0
+            return wiring.handed_ns
+
+    def _start(self, kind: str, place: Place, arguments: tuple[Any, ...]) -> None:
+        host, rail = place
+        wiring = self._wiring
+        if kind == "down":
+            wiring.host_ip(host, f"link set {device(rail)} down")
+        elif kind == "port-down":
+            wiring.switch_ip(f"link set {port(host, rail)} down")
+        elif kind == "removed":
+            wiring.unplug(host, rail)
+        elif kind == "switch":
+            wiring.switch_ip(f"link set {bridge(rail)} down")
+        elif kind == "address":
+            wiring.host_ip(host, f"addr del {address(host, rail)}/24 dev {device(rail)}")
+        elif kind == "route":
+            wiring.host_ip(host, f"route del {network(rail)} dev {device(rail)}")
+        elif kind == "rate":
+            wiring.shape(host, rail, arguments[0])
+        active = self._active.setdefault(place, {})
+        before = dict(active)
+        active[kind] = arguments
+        if kind_named(kind).needs_nft:
+            try:
+                self._write_rules(place)
+            except BaseException:
+                self._active[place] = before
+                raise
 
     def heal(self, host: int, rail: int) -> None:
         """Ends every fault of the place, and the rail's ``switch`` fault wherever it was injected."""
@@ -104,8 +118,13 @@ class FaultInjector:
             else:
                 if "rate" in active:
                     wiring.shape(host, rail, wiring.limits.of(rail))
+                if "address" in active:
+                    wiring.host_ip(host, f"addr add {address(host, rail)}/24 dev {device(rail)}")
                 if "down" in active:
                     wiring.host_ip(host, f"link set {device(rail)} up")
+                if "route" in active:
+                    way = f"dev {device(rail)} proto kernel scope link src {address(host, rail)}"
+                    wiring.host_ip(host, f"route replace {network(rail)} {way}")
                 if "port-down" in active:
                     wiring.switch_ip(f"link set {port(host, rail)} up")
             if "switch" in active or any("switch" in self._active.get(place, {}) for place in wiring.places(rail)):
@@ -130,6 +149,8 @@ class FaultInjector:
                 "switch": wiring.link(wiring.switch, bridge(rail))[0],
                 "carrier_changes": carrier_changes,
                 "rate": wiring.shaped_rate(host, rail),
+                "address": wiring.has(host, rail, ["addr", "show", "dev", device(rail)], address(host, rail)),
+                "route": wiring.has(host, rail, ["route", "show", "dev", device(rail)], network(rail)),
                 "dropped_packets": drops.packets,
                 "dropped_bytes": drops.bytes,
             }
@@ -159,7 +180,7 @@ class FaultInjector:
         if bodies:
             text += f"table {table} {{\n{bodies}}}\n"
         try:
-            self._wiring.switch.run([tool("nft"), "-f", "-"], text)
+            self._wiring.change(self._wiring.switch, [tool("nft"), "-f", "-"], text)
         except LabError as error:
             raise LabError(
                 f"{error}\nSilent faults need nf_tables with netdev ingress, egress and numgen: Linux 5.16 or newer"

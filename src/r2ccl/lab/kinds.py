@@ -87,6 +87,8 @@ KINDS: dict[str, Kind] = {
         Kind("down", "the host's interface is set down", cuts=True),
         Kind("port-down", "the switch port goes down: the host loses carrier", cuts=True),
         Kind("removed", "the NIC disappears from the host", cuts=True),
+        Kind("address", "the NIC loses its address", cuts=True),
+        Kind("route", "the host loses its route to the rail's network"),
         Kind("blackhole", "silent loss of everything, both ways", cuts=True, needs_nft=True),
         Kind("rx-drop", "silent loss of everything the host should receive", cuts=True, needs_nft=True),
         Kind("tx-drop", "silent loss of everything the host sends", cuts=True, needs_nft=True),

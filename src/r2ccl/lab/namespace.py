@@ -95,25 +95,38 @@ class Namespace:
         """Runs ``function`` in the namespace: sockets and processes it creates belong there."""
         return self._thread.submit(function).result()
 
-    def run(self, argv: Sequence[str], text: str | None = None, pass_fds: Sequence[int] = ()) -> str:
-        """Standard output of a tool run in the namespace with ``text`` as input. Raises ``LabError`` if it fails."""
+    def run(
+        self,
+        argv: Sequence[str],
+        text: str | None = None,
+        pass_fds: Sequence[int] = (),
+        before_input: Callable[[], None] | None = None,
+    ) -> str:
+        """Standard output of a tool run in the namespace with ``text`` as input. Raises ``LabError`` if it fails.
 
-        def run() -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                argv,
-                input=text or "",
-                capture_output=True,
-                text=True,
-                pass_fds=pass_fds,
-                timeout=_TOOL_TIMEOUT_S,
-                env={**os.environ, "LC_ALL": "C"},
-            )
+        ``before_input`` is called when the tool has been started and is about to get its input.
+        """
+        pipe = subprocess.PIPE
+        env = {**os.environ, "LC_ALL": "C"}
 
-        done = self.call(run)
-        if done.returncode != 0:
+        def run() -> tuple[int, str, str]:
+            with subprocess.Popen(
+                argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, pass_fds=pass_fds, env=env
+            ) as child:
+                try:
+                    if before_input is not None:
+                        before_input()
+                    out, err = child.communicate(text or "", _TOOL_TIMEOUT_S)
+                except BaseException:
+                    child.kill()
+                    raise
+                return child.returncode, out, err
+
+        code, out, err = self.call(run)
+        if code != 0:
             what = " ".join(argv) + (f" with input {text!r}" if text else "")
-            raise LabError(f"on {self.name}: {what}: {done.stderr.strip() or done.returncode}")
-        return done.stdout
+            raise LabError(f"on {self.name}: {what}: {err.strip() or code}")
+        return out
 
     def write_sysctl(self, name: str, value: str) -> bool:
         """Sets ``net.…`` of this namespace (dots separate); False when the kernel lacks or refuses it."""

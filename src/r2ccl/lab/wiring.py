@@ -8,6 +8,7 @@ both directions: the NIC's egress and the port's egress.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,11 @@ _IPV6_OFF = ("net.ipv6.conf.all.disable_ipv6", "net.ipv6.conf.default.disable_ip
 def address(host: int, rail: int) -> str:
     """IPv4 address of a host on a rail."""
     return f"10.{99 if rail == MGMT else 100 + rail}.0.{host + 1}"
+
+
+def network(rail: int) -> str:
+    """The network of a rail, which every host's interface is on."""
+    return f"{address(-1, rail)}/24"
 
 
 def hostname(host: int) -> str:
@@ -60,12 +66,18 @@ class Limits:
 
 @dataclass
 class Wiring:
-    """The cables between ``hosts`` and the switches in ``switch``."""
+    """The cables between ``hosts`` and the switches in ``switch``.
+
+    ``lead_s``: how long a tool has for its own start before it gets its orders. ``handed_ns``: when one first got them
+    (wall clock), since somebody set it to 0.
+    """
 
     rails: int
     limits: Limits
     switch: Namespace
     hosts: list[Host] = field(default_factory=list)
+    lead_s: float = 0.0
+    handed_ns: int = 0
     _carried: dict[tuple[Place, str], LinkCounters] = field(default_factory=dict)  # by interfaces that are gone
 
     def places(self, rail: int) -> list[Place]:
@@ -134,8 +146,8 @@ class Wiring:
 
         if rates:
             tc = [tool("tc"), "-batch", "-"]
-            self.hosts[host].run(tc, "\n".join(line(device(rail), rate) for rail, rate in rates))
-            self.switch.run(tc, "\n".join(line(port(host, rail), rate) for rail, rate in rates))
+            self.change(self.hosts[host], tc, "\n".join(line(device(rail), rate) for rail, rate in rates))
+            self.change(self.switch, tc, "\n".join(line(port(host, rail), rate) for rail, rate in rates))
 
     def shaped_rate(self, host: int, rail: int) -> str:
         """The limit in force on the host's NIC as the kernel shows it; ``none`` without one or without the NIC."""
@@ -156,6 +168,11 @@ class Wiring:
             return "down", changes
         return ("up" if "LOWER_UP" in link["flags"] else "no-carrier"), changes
 
+    def has(self, host: int, rail: int, question: Sequence[str], word: str) -> bool:
+        """Whether ``ip``, asked on a host about a rail's NIC, answers with ``word``."""
+        place = self.hosts[host]
+        return device(rail) in place.counters() and word in place.run([tool("ip"), *question])
+
     def counters(self) -> dict[Place, dict[str, LinkCounters]]:
         """Counters ``nic`` and ``port`` of every (host, rail), without ``mgmt``; they never fall."""
         ports = self.switch.counters()
@@ -174,8 +191,17 @@ class Wiring:
 
     def switch_ip(self, *lines: str, pass_fds: Sequence[int] = ()) -> None:
         """Runs lines of ``ip`` where the switches are."""
-        self.switch.run([tool("ip"), "-batch", "-"], "\n".join(lines), pass_fds)
+        self.change(self.switch, [tool("ip"), "-batch", "-"], "\n".join(lines), pass_fds)
 
     def host_ip(self, host: int, *lines: str) -> None:
         """Runs lines of ``ip`` on a host."""
-        self.hosts[host].run([tool("ip"), "-batch", "-"], "\n".join(lines))
+        self.change(self.hosts[host], [tool("ip"), "-batch", "-"], "\n".join(lines))
+
+    def change(self, place: Namespace, argv: Sequence[str], orders: str, pass_fds: Sequence[int] = ()) -> None:
+        """Starts a tool that reads its orders, and hands them over: the way of every change."""
+        place.run(argv, orders, pass_fds, self._before_orders)
+
+    def _before_orders(self) -> None:
+        if self.lead_s:
+            time.sleep(self.lead_s)
+        self.handed_ns = self.handed_ns or time.time_ns()

@@ -37,6 +37,11 @@ class EventKind(IntEnum):
     """What failed: ``detail`` is a Verdict, ``value`` the evidence for it."""
     EPOCH = 16
     """All ranks have agreed on the health of the rails: ``value`` is the epoch, ``rails_down`` how many are not usable."""
+    REPLAY_SENT = 24
+    """The first of the chunks of a REPLAY was handed to another link, ``value`` nanoseconds after the suspicion."""
+
+
+_SINCE_SUSPICION = (EventKind.REPAIRED, EventKind.REPLAY_SENT)
 
 
 class Verdict(IntEnum):
@@ -100,7 +105,7 @@ class Event:
     def __str__(self) -> str:
         where = "".join(f" {name}={n}" for name, n in (("peer", self.peer), ("rail", self.rail)) if n >= 0)
         why = f" ({self.cause.name.lower()})" if self.cause else ""
-        ms = f" after {self.value / 1e6:.1f} ms" if self.kind == EventKind.REPAIRED else ""
+        ms = f" after {self.value / 1e6:.1f} ms" if self.kind in _SINCE_SUSPICION else ""
         n = f" of {self.value} chunks" if self.kind == EventKind.REPLAY else ""
         verdict = f" {self.verdict.name.lower()}: {self.evidence}" if self.kind == EventKind.VERDICT else ""
         epoch = f" {self.value}: {self.rails_down} rails down" if self.kind == EventKind.EPOCH else ""

@@ -9,6 +9,9 @@ namespace r2ccl {
 namespace {
 
 constexpr double kWorthWaiting = 1.1;
+// A link of less than half the speed of the fastest gets a chunk only if it comes well before the others would be done:
+// what the peer makes of the chunk has to travel after it, and other chunks wait their turn behind that.
+constexpr double kMuchSlower = 0.5, kWorthWaitingSlower = 0.6;
 // Times of arrival that count as the same: of small messages, of large ones.
 constexpr double kAlikeSmall = 4.0, kAlike = 1.1;
 constexpr double kSmallEtaNs = 2e6;
@@ -197,8 +200,9 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
     const bool rate_known = slot.rate.known();
     known &= rate_known;
     const double rate = rate_known ? slot.rate.at(now, peer.ledger.oldest_ns(l), bytes) : peer.shares.weight(l);
-    peer.rates[l] = rate;
-    all_rates += rate;
+    // Not what it is at this moment: acknowledgements that are late everywhere would make a slow link look good.
+    peer.rates[l] = rate_known ? slot.rate.learnt() : rate;
+    all_rates += peer.rates[l];
     all_bytes += in_flight;
     if (!slot.link->ready() || peer.ledger.count_on(l) >= peer.shares.limit(l)) continue;
     const double eta = (in_flight + bytes) / rate;
@@ -227,7 +231,9 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
     if (alone == 0 || eta < alone) alone = eta;
   }
   without = std::max(without, alone);
-  return peer.eta_ns[best] > kWorthWaiting * without + kSmallEtaNs ? -1 : best;
+  const double fastest = *std::max_element(peer.rates.begin(), peer.rates.end());
+  const double worth = peer.rates[best] < kMuchSlower * fastest ? kWorthWaitingSlower : kWorthWaiting;
+  return peer.eta_ns[best] > worth * without + kSmallEtaNs ? -1 : best;
 }
 
 // What is in flight on a link that has become slow is sent over a quicker one as well; the receiver takes whichever
@@ -422,7 +428,14 @@ void Engine::pump_replays(Peer& peer) {
     if (sent.owner) ++reinterpret_cast<Call*>(sent.owner)->replayed;
     slot.replayed_bytes += sent.header.bytes;
     ++counters_.replayed_chunks;
-    peer.ledger.reposted(static_cast<uint32_t>(l), monotonic_ns());
+    const Nanoseconds now = monotonic_ns();
+    LinkSlot& failed = *peer.links[sent.link];
+    if (failed.replay_due) {
+      failed.replay_due = false;
+      event(kEventReplaySent, peer.rank, static_cast<int32_t>(failed.link->rail()), 0,
+            now - peer.failover.suspected_ns(sent.link));
+    }
+    peer.ledger.reposted(static_cast<uint32_t>(l), now);
   }
 }
 

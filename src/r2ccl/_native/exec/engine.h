@@ -53,6 +53,7 @@ struct LinkSlot {
   Nanoseconds false_alarm_ns = 0;
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
   uint64_t replayed_bytes = 0;
+  bool replay_due = false;  // it failed, and none of what was on it has been sent again yet
   // The chunk whose payload is being read into its place.
   Call* landing_call = nullptr;
   uint32_t landing_op = 0, landing_chunk = 0;

@@ -27,6 +27,7 @@ enum EventKind : uint32_t {
   kEventLinkUp = 14,         // in use again; value: nanoseconds in probation
   kEventEpoch = 16,          // all ranks have agreed on the health of rails; value: epoch, detail: rails that are down
   kEventVerdict = 15,        // what failed; detail: Verdict, value: Diagnosis::evidence
+  kEventReplaySent = 24,     // the first chunk of a replay was handed to a link; value: nanoseconds since the suspicion
 };
 enum SuspicionCause : uint32_t {
   kCauseSocket = 1,

@@ -312,7 +312,11 @@ void Engine::carry_out(Peer& peer) {
     FrameHeader h{.message = a.link, .chunk = a.generation};
     switch (a.kind) {
       case FailoverAction::kFence:
-        if (peer.failover.state(a.link) == LinkState::kSuspect) begin_diagnosis(peer, a.link, monotonic_ns());
+        if (peer.failover.state(a.link) == LinkState::kSuspect) {
+          begin_diagnosis(peer, a.link, monotonic_ns());
+        } else {
+          links_changed();  // it failed in probation, and is to be connected again
+        }
         fence(peer, a.link);
         peer.shares.lose(a.link);
         peer.links[a.link]->probation.failed(monotonic_ns());
@@ -335,6 +339,7 @@ void Engine::carry_out(Peer& peer) {
       case FailoverAction::kReplay:
         event(kEventLinkDown, peer.rank, rail, 0, 0);
         event(kEventReplay, peer.rank, rail, 0, a.count);
+        peer.links[a.link]->replay_due = a.count > 0;
         mark_dirty(peer);
         links_changed();
         levels_dirty_ = true;

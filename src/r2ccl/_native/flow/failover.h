@@ -47,6 +47,8 @@ class Failover {
   uint32_t link_count() const noexcept { return static_cast<uint32_t>(links_.size()); }
   LinkState state(uint32_t link) const noexcept { return links_[link].state; }
   uint32_t generation(uint32_t link) const noexcept { return links_[link].generation; }
+  // When the link was last taken for dead.
+  Nanoseconds suspected_ns(uint32_t link) const noexcept { return links_[link].since_ns; }
   bool usable(uint32_t link) const noexcept { return links_[link].state == LinkState::kUp; }
   // Connected: frames may come over it, though in probation no chunk is sent.
   bool live(uint32_t link) const noexcept {

@@ -101,6 +101,7 @@ class SendLedger {
   }
 
   bool has_replay() const noexcept { return replay_.head != kNone; }
+  // Its link is still the one that failed.
   const Sent& next_replay() const noexcept { return pool_[replay_.head]; }
   // The next chunk to replay was handed to another link.
   void reposted(uint32_t link, Nanoseconds now) {

@@ -27,9 +27,11 @@ class LinkRate {
   }
 
   bool known() const noexcept { return bytes_ > 0; }
-  // Bytes per nanosecond. A link that has been silent for longer than its next chunk should take is as slow as that.
+  // Bytes per nanosecond.
+  double learnt() const noexcept { return bytes_ / std::max(busy_ns_, 1.0); }
+  // The same now. A link that has been silent for longer than its next chunk should take is as slow as that.
   double at(Nanoseconds now, Nanoseconds oldest_posted_ns, uint32_t chunk_bytes) const noexcept {
-    const double rate = bytes_ / std::max(busy_ns_, 1.0);
+    const double rate = learnt();
     if (oldest_posted_ns == 0) return rate;
     const Nanoseconds since = std::max(oldest_posted_ns, acknowledged_ns_);
     const double silent = now > since ? static_cast<double>(now - since) : 0.0;
