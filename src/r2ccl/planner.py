@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 from ._native.core import PlanEntry
@@ -17,6 +18,8 @@ log = logging.getLogger("r2ccl.plan")
 
 _ASSUMED_RAIL_GBS = 1.25  # of a rail whose speed the driver does not tell: 10 Gbit/s
 _NO_RAIL = 1e-3  # of its whole bandwidth counts for a host without rails
+_SLOW_RAIL_MBPS = 128  # a chunk of 256 KiB takes 2 ms there
+_SLOW_CHUNK_BYTES = 128 << 10
 _SMALLEST_CHUNK_BYTES = 64 << 10
 _SMALLEST_CACHED_CHUNK_BYTES = 32 << 10
 _CACHED_CHUNK_BYTES = 128 << 10  # through shared memory: producer and consumer both find it in the cache
@@ -27,7 +30,7 @@ _REDUCING = frozenset({Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDU
 def shape_of(cluster: Cluster, config: Config, cores: int, health: bytes = b"") -> ClusterShape:
     """The values that plans are chosen by; the same on every rank.
 
-    ``cores``: of the weakest host. ``health``: one byte per rail of each rank, 0 not usable, 255 whole; empty: all whole.
+    ``cores``: of the weakest host. ``health``: one byte per rail of each rank, 0 not usable; empty: all whole.
     """
     levels = _levels(cluster, health)
     speeds = []
@@ -57,7 +60,12 @@ def _levels(cluster: Cluster, health: bytes) -> list[bytes]:
 
 
 def _level(levels: bytes, rail: int) -> float:
-    return levels[rail] / 255 if rail < len(levels) else 1.0
+    return 0.0 if rail < len(levels) and levels[rail] == 0 else 1.0
+
+
+def is_slow(health: bytes) -> bool:
+    """Whether some rail was measured at less than ``_SLOW_RAIL_MBPS``. The bytes: see SpeedClass in flow/rate.h."""
+    return any(0 < level < 1 + 8 * math.log2(_SLOW_RAIL_MBPS) for level in health)
 
 
 class Planner:
@@ -73,10 +81,12 @@ class Planner:
         self._cores = cores
         self.shape = shape_of(cluster, config, cores)
         self.epoch = 0
+        self._slow_rails = False
 
     def renew(self, epoch: int, health: bytes) -> None:
         """From now on plans are for this state of the rails, on which all ranks have agreed (``shape_of``)."""
         self.epoch = epoch
+        self._slow_rails = is_slow(health)
         if self.config.deterministic:
             return
         self.shape = shape_of(self._cluster, self.config, self._cores, health)
@@ -118,4 +128,8 @@ class Planner:
             pipelined = max(_SMALLEST_CACHED_CHUNK_BYTES, request.nbytes // 2)
             return min(cached, pipelined)
         per_rail = request.nbytes // (2 * self.rails * max(2, len(self.shape.hosts)))
-        return min(self.config.chunk_bytes, max(_SMALLEST_CHUNK_BYTES, per_rail))
+        # Where a chunk takes long, what waits for the last one at the end of a call costs more than a few more calls.
+        most = min(self.config.chunk_bytes, _SLOW_CHUNK_BYTES if self._slow_rails else self.config.chunk_bytes)
+        if self._slow_rails:
+            per_rail //= 2
+        return min(most, max(_SMALLEST_CHUNK_BYTES, per_rail))

@@ -1,6 +1,7 @@
 // What failed, and when an idle link is taken for dead, under a clock of the test's own.
 #include "cases.h"
 #include "flow/diagnosis.h"
+#include "flow/rate.h"
 
 using namespace r2ccl;
 
@@ -119,6 +120,27 @@ CASE(a_peer_that_is_silent_everywhere_is_only_asked) {
 CASE(no_heartbeat_when_switched_off) {
   Heartbeat h;
   CHECK(h.step(kStart, kMs, kStart, 0, kAnswer) == Heartbeat::Verdict::kFine);
+}
+
+CASE(speed_is_told_in_steps_and_only_of_slow_rails) {
+  SpeedClass s;
+  for (double fast : {5000.0, 300.0, 150.0}) {
+    s.update(fast);
+    CHECK(s.value() == SpeedClass::kWhole);
+  }
+  s.update(100);
+  const uint8_t slow = s.value();
+  CHECK(slow == 54);  // 1 + 8 log2(100)
+  for (double near : {90.0, 140.0, 60.0}) {
+    s.update(near);
+    CHECK(s.value() == slow);
+  }
+  s.update(25);
+  CHECK(s.value() == 38);
+  s.update(0);
+  CHECK(s.value() == 1);
+  s.update(400);
+  CHECK(s.value() == SpeedClass::kWhole);
 }
 
 int main(int argc, char** argv) { return test::run_cases(argc, argv); }

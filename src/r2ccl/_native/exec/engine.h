@@ -171,6 +171,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
     // Its links are being asked for a sign of life, since one of them, to that host, failed.
     Nanoseconds exam_since_ns = 0;
     int32_t exam_host = -1;
+    SpeedClass speed;
   };
   struct Alarm {  // ranks disagree about call `sequence`
     bool active = false;
@@ -295,7 +296,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
 
   // epochs.cc
   bool may_begin(uint32_t planned, uint64_t* instead) const noexcept;
-  void update_levels();
+  void update_levels(Nanoseconds now);
   template <class F>
   void with_agreement(F&& f);
   void tick_agreement(Nanoseconds now);
@@ -350,6 +351,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t poll_count_ = 0;
   Nanoseconds next_tick_ns_ = 0, last_tick_ns_ = 0;
   Pauses pauses_;
+  Nanoseconds levels_ns_ = 0;
   bool levels_dirty_ = false;  // the state of some link changed since the last look at the rails' health
   Alarm alarm_;
   // A collective in which nothing moves: perhaps the ranks disagree, and no frame can show it.

@@ -7,6 +7,13 @@
 
 namespace r2ccl {
 
+namespace {
+
+// Between two looks at how fast the rails are.
+constexpr Nanoseconds kLookNs = 100'000'000;
+
+}  // namespace
+
 void Engine::set_rails(const uint32_t* rails) {
   agreement_ = std::make_unique<Agreement>(settings_.rank,
                                            std::vector<uint32_t>(rails, rails + static_cast<size_t>(settings_.size)));
@@ -25,21 +32,28 @@ bool Engine::may_begin(uint32_t planned, uint64_t* instead) const noexcept {
   return *instead == planned;
 }
 
-// A rail counts as long as some link over it does. One that is only suspected still does: repair comes first.
-void Engine::update_levels() {
+// A rail counts as long as some link over it does. One that is only suspected still does: repair comes first. Its speed
+// is that of its quickest link.
+void Engine::update_levels(Nanoseconds now) {
   levels_dirty_ = false;
+  levels_ns_ = now;
   std::vector<int> links(rails_.size()), good(rails_.size());
+  std::vector<double> bytes_per_ns(rails_.size());
   for (auto& peer : peers_) {
     for (uint32_t l = 0; peer && !peer->gone && !peer->said_goodbye && l < peer->links.size(); ++l) {
-      const uint32_t rail = peer->links[l]->link->rail();
-      if (rail >= rails_.size() || peer->links[l]->link->lossless()) continue;
+      const LinkSlot& slot = *peer->links[l];
+      const uint32_t rail = slot.link->rail();
+      if (rail >= rails_.size() || slot.link->lossless()) continue;
       ++links[rail];
       const LinkState state = peer->failover.state(l);
       good[rail] += state == LinkState::kUp || state == LinkState::kSuspect;
+      if (slot.rate.settled()) bytes_per_ns[rail] = std::max(bytes_per_ns[rail], slot.rate.learnt());
     }
   }
-  for (size_t r = 0; r < rails_.size(); ++r)
-    agreement_->set_own(r, links[r] > 0 && good[r] == 0 ? 0 : Agreement::kWhole);
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    if (bytes_per_ns[r] > 0) rails_[r].speed.update(bytes_per_ns[r] * 1e3);
+    agreement_->set_own(r, links[r] > 0 && good[r] == 0 ? 0 : rails_[r].speed.value());
+  }
 }
 
 template <class F>
@@ -79,7 +93,7 @@ void Engine::with_agreement(F&& f) {
 
 void Engine::tick_agreement(Nanoseconds now) {
   with_agreement([&](Agreement& agreement, const Agreement::Send& send) {
-    if (levels_dirty_) update_levels();
+    if (levels_dirty_ || now > levels_ns_ + kLookNs) update_levels(now);
     agreement.tick(now, next_sequence_, send);
   });
 }

@@ -14,7 +14,7 @@ constexpr Nanoseconds kMillisecond = 1'000'000;
 // With very many links signs of life are asked for more rarely: this long for each.
 constexpr Nanoseconds kHeartbeatPerLinkNs = 100'000;
 // A false alarm makes a link's detector more patient for so long.
-constexpr Nanoseconds kForgetAlarmsNs = 60'000 * kMillisecond;
+constexpr Nanoseconds kForgetAlarmsNs = 10'000 * kMillisecond;
 
 }  // namespace
 

@@ -31,7 +31,7 @@ class StallDetector {
     return std::max({floor_ns_ << false_alarms_, static_cast<Nanoseconds>(factor_ * usual_ns_), 2 * round_trip_ns_});
   }
 
-  static constexpr uint32_t kMostFalseAlarms = 3;
+  static constexpr uint32_t kMostFalseAlarms = 1;
   void false_alarms(uint32_t n) noexcept { false_alarms_ = std::min(n, kMostFalseAlarms); }
 
   // The reading of Link::progress is worth its system call.

@@ -1,6 +1,7 @@
 // How fast a link carries chunks, learnt from its acknowledgements. One instance per link; time comes in.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -13,6 +14,7 @@ class LinkRate {
   void acknowledged(Nanoseconds now, Nanoseconds posted_ns, uint32_t bytes) noexcept {
     const Nanoseconds from = std::max(posted_ns, acknowledged_ns_);
     const double gap = now > from ? static_cast<double>(now - from) : 1.0;
+    ++samples_;
     bytes_ = bytes_ * kKeep + bytes;
     busy_ns_ = busy_ns_ * kKeep + gap;
     acknowledged_ns_ = now;
@@ -27,6 +29,8 @@ class LinkRate {
   }
 
   bool known() const noexcept { return bytes_ > 0; }
+  // Learnt from enough chunks to be told to others.
+  bool settled() const noexcept { return samples_ >= 24; }
   // Bytes per nanosecond.
   double learnt() const noexcept { return bytes_ / std::max(busy_ns_, 1.0); }
   // The same now. A link that has been silent for longer than its next chunk should take is as slow as that.
@@ -41,7 +45,30 @@ class LinkRate {
  private:
   static constexpr double kKeep = 0.875;
   double bytes_ = 0, busy_ns_ = 0;
+  uint32_t samples_ = 0;
   Nanoseconds acknowledged_ns_ = 0;
+};
+
+// The speed of a rail in one byte, for the agreement: eighths of octaves of MB/s for slow ones, kWhole for those that
+// are fast enough not to matter, or not yet known. Steps of less than an octave are not told: every change costs an
+// agreement.
+class SpeedClass {
+ public:
+  static constexpr uint8_t kWhole = 255;
+  static constexpr double kSlowMBps = 128, kFastMBps = 256;
+
+  uint8_t value() const noexcept { return value_; }
+  void update(double megabytes_per_s) noexcept {
+    const double now = 1 + 8 * std::log2(std::max(megabytes_per_s, 1.0));
+    if (megabytes_per_s >= kFastMBps) {
+      value_ = kWhole;
+    } else if (value_ == kWhole ? megabytes_per_s < kSlowMBps : std::abs(now - value_) >= 8) {
+      value_ = static_cast<uint8_t>(std::lround(now));
+    }
+  }
+
+ private:
+  uint8_t value_ = kWhole;
 };
 
 }  // namespace r2ccl

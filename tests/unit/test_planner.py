@@ -1,0 +1,47 @@
+"""What the agreed health of rails changes in plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from r2ccl.config import Config
+from r2ccl.planner import Planner, shape_of
+from r2ccl.topology.cluster import Cluster
+from r2ccl.topology.model import RailInfo, RankInfo
+from r2ccl.types import Collective, DType, ReduceOp
+
+RAILS = 4
+WHOLE = bytes([255]) * RAILS
+
+
+def cluster(hosts: int, ranks: int) -> Cluster:
+    rails = tuple(
+        RailInfo(f"rail{i}", i, f"10.{i}.0.1", 24, 4, f"10.{i}.0.0/24", speed_mbps=100_000) for i in range(RAILS)
+    )
+    return Cluster.of([RankInfo(r, f"h{r // ranks}", f"n{r // ranks}", 1, "", rails) for r in range(hosts * ranks)])
+
+
+def test_a_rail_is_lost_when_no_rank_of_the_host_has_it() -> None:
+    shape = shape_of(cluster(2, 2), Config(), 8)
+    assert shape.host_gbs == (50.0, 50.0)
+    dead = bytes([255, 0, 255, 255])
+    assert shape_of(cluster(2, 2), Config(), 8, dead + WHOLE + WHOLE + WHOLE).host_gbs == (50.0, 50.0)
+    assert shape_of(cluster(2, 2), Config(), 8, dead + dead + WHOLE + WHOLE).host_gbs == (37.5, 50.0)
+
+
+def test_a_host_without_rails_counts_for_nearly_nothing() -> None:
+    shape = shape_of(cluster(2, 1), Config(), 8, bytes(RAILS) + WHOLE)
+    assert 0 < shape.host_gbs[0] < 0.1
+
+
+@pytest.mark.parametrize(("level", "slow"), [(255, False), (57, False), (56, True), (30, True)])
+def test_chunks_are_smaller_where_a_rail_is_slow(level: int, slow: bool) -> None:
+    """57 stands for 128 MB/s (``SpeedClass`` in flow/rate.h)."""
+    made = {}
+    for deterministic in (False, True):
+        planner = Planner(0, cluster(2, 1), Config(deterministic=deterministic), 8, RAILS)
+        call = (Collective.ALL_REDUCE, DType.FLOAT32, ReduceOp.SUM, 64 << 20, -1, False, False, -1)
+        before = planner(*call).chunk_bytes
+        planner.renew(1, WHOLE + bytes([255, level, 255, 255]))
+        made[deterministic] = (before, planner(*call).chunk_bytes)
+    assert made[False] == made[True] == (256 << 10, (128 if slow else 256) << 10)
