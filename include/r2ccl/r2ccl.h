@@ -185,6 +185,12 @@ R2CCL_API void r2ccl_report_probe(r2ccl_engine*, const r2ccl_probe*);
 // when there is none. They may come twice.
 R2CCL_API void r2ccl_post_note(r2ccl_engine*, int32_t peer, const void* bytes, uint32_t size);
 R2CCL_API uint32_t r2ccl_take_note(r2ccl_engine*, int32_t* peer, void* bytes);
+// Ends a wait of the slow loop.
+R2CCL_API void r2ccl_wake_slow_loop(r2ccl_engine*);
+// The slow loop knows that the process of a rank has ended.
+R2CCL_API void r2ccl_peer_ended(r2ccl_engine*, int32_t peer);
+// The ranks that ended or closed their communicators, as far as this rank knows; how many there are.
+R2CCL_API uint32_t r2ccl_lost_ranks(r2ccl_engine*, int32_t* out, uint32_t capacity);
 R2CCL_API uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t capacity);
 // Bounded: says goodbye to the peers, lets pending output drain for at most linger_ns, joins the thread, frees all.
 R2CCL_API void r2ccl_engine_destroy(r2ccl_engine*, uint64_t linger_ns);

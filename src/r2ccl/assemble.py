@@ -12,6 +12,7 @@ from typing import Any
 from ._native.core import Engine
 from .bootstrap import Bootstrap, Deadline, resolve
 from .bootstrap.agree import check_agreed
+from .bootstrap.door import Door
 from .bootstrap.mesh import LinkEnd, Mesh, connect_mesh
 from .config import Config
 from .errors import BootstrapError
@@ -39,6 +40,7 @@ class Parts:
     secret: bytes
     monitor: Monitor | None
     local_hint: str | None
+    door: Door | None
 
 
 def assemble(via: Any, config: Config) -> Parts:
@@ -77,15 +79,21 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
     if size > 1 and 0 < sum(rails_of) <= _MOST_AGREED_RAILS:
         engine.set_rails(array("I", rails_of))
     engine.start()
-    monitor = None
-    if places and mesh.around is not None and config.recovery:
-        mesh.around.listeners.close_control()
-        monitor = Monitor(engine, mesh.around, places)
-    else:
-        mesh.close()
+    door = Door.of(mesh.around, boot.secret) if mesh.around is not None else None
+    if not config.recovery or not places:
+        mesh.close()  # nobody dials again
+    monitor = Monitor(engine, mesh.around, places, config.recovery) if places and mesh.around is not None else None
     # Nobody sends before everybody listens.
-    boot.all_gather("ready", b"", deadline)
-    return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint)
+    try:
+        boot.all_gather("ready", b"", deadline)
+    except BaseException:
+        if monitor is not None:
+            monitor.stop()
+        engine.close(0.0)
+        if door is not None:
+            door.close()
+        raise
+    return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint, door)
 
 
 def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from types import TracebackType
@@ -16,9 +16,11 @@ import numpy as np
 from ._native.core import Work
 from .arrays import as_buffer
 from .assemble import assemble
+from .bootstrap.keeper import Keeper
 from .config import Config
-from .errors import InvalidArgument
+from .errors import Aborted, InvalidArgument
 from .observe.events import Event
+from .shrink import Survivors
 from .subgroup import SubgroupBootstrap, derive_secret
 from .types import Collective, DType, ReduceOp
 
@@ -52,8 +54,12 @@ class Communicator:
 
     Arguments that cannot be used raise InvalidArgument before anything is sent. Later, a call or ``Work.wait`` may
     raise Timeout (the call goes on; its arrays must stay untouched until ``abort`` or ``close``), Mismatch, PeerLost,
-    PeerUnreachable or Aborted; after the last four the communicator is of no more use, and what the outputs of the
-    failed call hold is undefined. Losing a NIC raises nothing: see ``events``.
+    PeerUnreachable or Aborted; after the last four the communicator is of no more use but for ``shrink``, and what the
+    outputs of the failed call hold is undefined; its inputs are intact unless it was in place (``keep_input``). Losing a
+    NIC raises nothing: see ``events``.
+
+    keep_input, on calls that can be in place: an in-place call that fails leaves its input as it was, at the cost of a
+    copy of it before each call. None: ``Config.keep_input``.
     """
 
     def __init__(self, via: Any, config: Config) -> None:
@@ -63,6 +69,8 @@ class Communicator:
         self._planner = parts.planner
         self._rails = parts.rails
         self._monitor = parts.monitor
+        self._door = parts.door
+        self._keepers: list[Keeper] = []  # at the doors of those that this one descends from
         self._groups: dict[int, list[Work]] = {}  # by thread: the calls of its open group()
         self._closed = False
         self._secret, self._local_hint, self._splits = parts.secret, parts.local_hint, 0
@@ -90,13 +98,14 @@ class Communicator:
         stream: Any = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        keep_input: bool | None = None,
     ) -> Work:
         """recv = the reduction of every rank's send, elementwise, on every rank; the same bits on all of them.
 
         send, recv: the same shape and dtype on all ranks. recv=None or recv=send: in place.
         """
         return self._run(
-            Collective.ALL_REDUCE, send, send if recv is None else recv, op, -1, stream, async_op, timeout_s
+            Collective.ALL_REDUCE, send, send if recv is None else recv, op, -1, stream, async_op, timeout_s, keep_input
         )
 
     def reduce(
@@ -109,11 +118,12 @@ class Communicator:
         stream: Any = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        keep_input: bool | None = None,
     ) -> Work:
         """recv on rank ``root`` = the reduction of every rank's send. recv is ignored elsewhere; None at the root: in place."""
         at_root = self._root(root)
         out = (send if recv is None else recv) if at_root else None
-        return self._run(Collective.REDUCE, send, out, op, root, stream, async_op, timeout_s)
+        return self._run(Collective.REDUCE, send, out, op, root, stream, async_op, timeout_s, keep_input)
 
     def broadcast(
         self,
@@ -152,19 +162,29 @@ class Communicator:
         stream: Any = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        keep_input: bool | None = None,
     ) -> Work:
         """recv (count elements) = block ``rank`` of the reduction of all sends (size x count). In place: recv is
         send's own block; the other blocks of send are undefined afterwards."""
-        return self._run(Collective.REDUCE_SCATTER, send, recv, op, -1, stream, async_op, timeout_s)
+        return self._run(Collective.REDUCE_SCATTER, send, recv, op, -1, stream, async_op, timeout_s, keep_input)
 
     def all_to_all(
-        self, send: Any, recv: Any, *, stream: Any = None, async_op: bool = False, timeout_s: float | None = None
+        self,
+        send: Any,
+        recv: Any,
+        *,
+        stream: Any = None,
+        async_op: bool = False,
+        timeout_s: float | None = None,
+        keep_input: bool | None = None,
     ) -> Work:
         """Block j of send goes to rank j; block i of recv comes from rank i. Both of size x count elements; recv may be
         send (it is copied first)."""
-        if recv is send:
+        if recv is not send:
+            keep_input = False
+        else:
             send = np.array(send, copy=True)
-        return self._run(Collective.ALL_TO_ALL, send, recv, ReduceOp.SUM, -1, stream, async_op, timeout_s)
+        return self._run(Collective.ALL_TO_ALL, send, recv, ReduceOp.SUM, -1, stream, async_op, timeout_s, keep_input)
 
     def gather(
         self,
@@ -248,6 +268,7 @@ class Communicator:
         stream: Any = None,
         async_op: bool = False,
         timeout_s: float | None = None,
+        keep_input: bool | None = None,
     ) -> Work:
         """recv (``counts[rank]``) = this rank's part of the reduction of all sends (sum of counts)."""
         cuts = self._cuts("counts", counts)
@@ -265,6 +286,7 @@ class Communicator:
             stream,
             async_op,
             timeout_s,
+            keep_input,
         )
 
     def all_to_all_v(
@@ -342,6 +364,31 @@ class Communicator:
         secret = derive_secret(self._secret, self._splits, color)
         return Communicator(SubgroupBootstrap(self, tuple(members), secret, self._local_hint), self.config)
 
+    def shrink(self, exclude: Iterable[int] = (), *, timeout_s: float | None = None) -> Communicator:
+        """A communicator of the survivors, in the order of their ranks; every one of them calls it, also those that have
+        not noticed anything. This one is aborted, and closed once the new one is there.
+
+        Left out: ranks that are known to be lost on any survivor, ranks in any survivor's ``exclude`` (alive or not;
+        they are not asked), and those that have not called ``shrink`` within ``timeout_s`` (default:
+        ``Config.init_timeout_s``; of several the one that ends first). A rank that is left out and calls gets Aborted,
+        saying why. Rank 0's store and MPI are not needed. Connecting has ``Config.init_timeout_s`` more; ranks that are
+        lost in the middle of it are left out too. Raises Timeout, BootstrapError, NoRails or PeerUnreachable when the
+        survivors cannot connect; then ``shrink`` may be called again.
+        """
+        if self._closed:
+            raise Aborted("shrink: this communicator is closed")
+        survivors = Survivors(self.rank, self.size, self._secret, self._door, exclude)
+        survivors.leave_out(self._engine.lost_ranks())
+        self._engine.abort("the communicator shrinks")
+        start_s = self.config.init_timeout_s
+        new, keeper = survivors.regroup(
+            lambda boot: Communicator(boot, self.config), start_s if timeout_s is None else timeout_s, start_s
+        )
+        new._keepers = self._keepers + ([keeper] if keeper is not None else [])
+        self._keepers, self._door = [], None
+        self.close()
+        return new
+
     # -- sight ---------------------------------------------------------------------------------------------------
 
     def events(self) -> list[Event]:
@@ -418,6 +465,7 @@ class Communicator:
         if self._monitor is not None:
             self._monitor.stop()
         self._engine.close(_LINGER_S)
+        self._close_doors()
 
     def __enter__(self) -> Communicator:
         return self
@@ -445,11 +493,13 @@ class Communicator:
         stream: Any,
         async_op: bool,
         timeout_s: float | None,
+        keep_input: bool | None = False,
     ) -> Work:
         if stream is not None:
             raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
         pending = self._groups.get(get_ident()) if self._groups else None
-        work = self._engine.run(collective, send, recv, op, root, async_op or pending is not None, timeout_s)
+        keep = self.config.keep_input if keep_input is None else keep_input
+        work = self._engine.run(collective, send, recv, op, root, async_op or pending is not None, timeout_s, keep)
         if pending is not None:
             pending.append(work)
         return work
@@ -467,6 +517,7 @@ class Communicator:
         stream: Any,
         async_op: bool,
         timeout_s: float | None,
+        keep_input: bool | None = False,
     ) -> Work:
         if stream is not None:
             raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
@@ -480,8 +531,9 @@ class Communicator:
         if not in_place:
             _apart(sent, received)
         pending = self._groups.get(get_ident()) if self._groups else None
+        keep = self.config.keep_input if keep_input is None else keep_input
         work = self._engine.run_given(
-            collective, send, recv, op, cuts, recv_cuts, in_place, async_op or pending is not None, timeout_s
+            collective, send, recv, op, cuts, recv_cuts, in_place, async_op or pending is not None, timeout_s, keep
         )
         if pending is not None:
             pending.append(work)
@@ -501,6 +553,15 @@ class Communicator:
     def _forget(self) -> None:
         self._closed = True
         self._engine.forget()
+        if self._monitor is not None:
+            self._monitor.forget()
+        self._close_doors()
+
+    def _close_doors(self) -> None:
+        if self._door is not None:
+            self._door.close()
+        for keeper in self._keepers:
+            keeper.stop()
 
     def _root(self, root: int) -> bool:
         if not 0 <= root < self.size:

@@ -45,6 +45,8 @@ class Config:
             ``max(stall_floor_ms, stall_factor x usual time)`` while another path to the same peer answers.
         heartbeat_ms: a link that is idle for this long is asked for a sign of life, so that a dead one is found before
             a call needs it; 0: never.
+        keep_input: an in-place call that fails leaves its input as it was, by a copy before each (a call's own
+            ``keep_input=`` wins).
         recovery: bring links back that were lost (False: a lost link stays lost).
         fault_script: faults that the transport injects, for tests (see ``r2ccl.testing.FaultScript``).
 
@@ -78,6 +80,7 @@ class Config:
     stall_floor_ms: float = 60.0
     stall_factor: float = 4.0
     heartbeat_ms: float = 500.0
+    keep_input: bool = False
     recovery: bool = True
     fault_script: str = ""
 

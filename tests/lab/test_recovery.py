@@ -57,6 +57,20 @@ def test_all_rails_are_lost_for_a_while(fabric: Fabric) -> None:
     assert "OUTAGE_END" in kinds
 
 
+def test_case_39_cut_off_from_everything_is_not_dead(fabric: Fabric) -> None:
+    """Every rail and the control network are gone for a while: nobody takes the other for lost."""
+    faults = [f"on='inside 3' host=0 rail={rail} blackhole for=1500ms" for rail in (0, 1, 2, "mgmt")]
+    outcome = run(fabric, faults, "--seconds", 6, env=BACK)
+    assert outcome.result.exit_code == 0, outcome.text
+    assert all(fault.fired_s is not None for fault in outcome.result.faults), outcome.text
+    for report in outcome.reports:
+        assert report["wrong"] == 0, outcome.text
+        assert report["slowest_s"] > 1.0, outcome.text  # nothing got through meanwhile
+        kinds = [kind for kind, *_ in report["events"]]
+        assert "LINK_DOWN" in kinds or "LINK_SUSPECT" in kinds, outcome.text
+        assert "PEER_LOST" not in kinds, outcome.text
+
+
 def test_case_02_a_rail_that_flaps_is_let_in_once_it_is_steady(fabric: Fabric) -> None:
     outcome = run(fabric, ["on='inside 3' host=0 rail=1 flap 200ms 8"], "--seconds", 7, env=BACK)
     came_back(outcome, 1)

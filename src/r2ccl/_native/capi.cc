@@ -180,6 +180,15 @@ uint32_t r2ccl_take_note(r2ccl_engine* e, int32_t* peer, void* bytes) {
       },
       uint32_t{0});
 }
+void r2ccl_wake_slow_loop(r2ccl_engine* e) {
+  guarded_status([&] { of(e)->wake_slow_loop(); });
+}
+void r2ccl_peer_ended(r2ccl_engine* e, int32_t peer) {
+  guarded_status([&] { of(e)->peer_ended(peer); });
+}
+uint32_t r2ccl_lost_ranks(r2ccl_engine* e, int32_t* out, uint32_t capacity) {
+  return guarded([&] { return of(e)->lost_ranks(out, capacity); }, uint32_t{0});
+}
 uint32_t r2ccl_events_read(r2ccl_engine* e, r2ccl_event* out, uint32_t capacity) {
   return of(e)->events().take(out, capacity);
 }

@@ -4,7 +4,7 @@
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 import os
 import time
@@ -113,6 +113,9 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t)
     uint32_t r2ccl_wait_links_down(r2ccl_engine*, uint64_t)
     int32_t r2ccl_reopen_link(r2ccl_engine*, int32_t, uint32_t, int)
+    void r2ccl_wake_slow_loop(r2ccl_engine*)
+    void r2ccl_peer_ended(r2ccl_engine*, int32_t)
+    uint32_t r2ccl_lost_ranks(r2ccl_engine*, int32_t*, uint32_t)
     void r2ccl_set_rail_identity(r2ccl_engine*, uint32_t, uint32_t, const char*)
     uint32_t r2ccl_take_probes(r2ccl_engine*, r2ccl_probe*, uint32_t)
     void r2ccl_report_probe(r2ccl_engine*, const r2ccl_probe*)
@@ -274,6 +277,23 @@ cdef class PlanEntry:
             r2ccl_plan_destroy(self.plan)
 
 
+cdef class Kept:
+    """What an array held before an in-place call, to put it back if the call fails."""
+
+    cdef uint64_t ticket
+    cdef char* data
+    cdef uint64_t nbytes
+    cdef bytearray copy
+    cdef object array
+
+    cdef restore(self):
+        cdef char* source = self.copy
+        cdef char* target = self.data
+        cdef uint64_t n = self.nbytes
+        with nogil:
+            memcpy(target, source, n)
+
+
 cdef class Work:
     """Handle of one call.
 
@@ -288,6 +308,7 @@ cdef class Work:
     cdef double timeout_s
     cdef object refs
     cdef PlanEntry entry
+    cdef Kept kept
     cdef readonly uint64_t seq
 
     def __init__(self):
@@ -319,7 +340,7 @@ cdef class Work:
 
     def __dealloc__(self):
         if self.ticket != 0 and self.engine is not None:
-            self.engine.orphan(self.ticket, (self.refs, self.entry))
+            self.engine.orphan(self.ticket, (self.refs, self.entry), self.kept)
 
 
 cdef class Engine:
@@ -336,6 +357,8 @@ cdef class Engine:
     cdef double timeout_s
     cdef str closed_error
     cdef list sockets  # (descriptor, inode)
+    cdef set kept  # of calls that have not ended
+    cdef bytearray spare  # a copy's memory, for the next one
 
     def __cinit__(self):
         self.core = NULL
@@ -370,6 +393,8 @@ cdef class Engine:
         self.timeout_s = config.timeout_s
         self.closed_error = "the communicator is closed"
         self.sockets = []
+        self.kept = set()
+        self.spare = bytearray()
 
     cdef r2ccl_engine* handle(self) except NULL:
         if self.core == NULL:
@@ -416,8 +441,12 @@ cdef class Engine:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
-    def run(self, int collective, object send, object recv, int op, int root, bint async_op, object timeout_s):
-        """A collective with equal counts. Which of send and recv are needed depends on the collective and the rank."""
+    def run(self, int collective, object send, object recv, int op, int root, bint async_op, object timeout_s,
+            bint keep=False):
+        """A collective with equal counts. Which of send and recv are needed depends on the collective and the rank.
+
+        keep: if the call is in place and fails, its array holds its input again.
+        """
         cdef View s, r
         cdef uint64_t total, block
         cdef bint in_place = False
@@ -475,41 +504,75 @@ cdef class Engine:
                 raise errors.InvalidArgument(
                     f"send has {s.count} and recv {r.count} elements: both need the same multiple of {self.size} ranks")
             check_apart(s.data, total * itemsize, r.data, total * itemsize)
-        return self.submit(collective, send, recv, &s, &r, dtype, itemsize, op, root, in_place, total, total, None, None,
-                           -1, async_op, timeout_s)
+        work = self.prepare(keep and (in_place or collective == ALL_TO_ALL), collective, send, recv, &s, &r)
+        return self.submit(work, collective, send, recv, &s, &r, dtype, itemsize, op, root, in_place, total, total, None,
+                           None, -1, async_op, timeout_s)
 
     def run_given(self, int collective, object send, object recv, int op, object cuts_send, object cuts_recv,
-                  bint in_place, bint async_op, object timeout_s):
+                  bint in_place, bint async_op, object timeout_s, bint keep=False):
         """A collective whose counts are given: cuts are size + 1 element offsets (uint64), checked by the caller."""
         cdef View s, r
         view_of(send, False, "send", &s)
         view_of(recv, True, "recv", &r)
         cuts_recv = cuts_send if cuts_recv is None else cuts_recv
-        return self.submit(collective, send, recv, &s, &r, s.dtype, s.itemsize, op, -1, in_place, int(cuts_send[-1]),
-                           int(cuts_recv[-1]), cuts_send, cuts_recv, -1, async_op, timeout_s)
+        work = self.prepare(keep and in_place, collective, send, recv, &s, &r)
+        return self.submit(work, collective, send, recv, &s, &r, s.dtype, s.itemsize, op, -1, in_place,
+                           int(cuts_send[-1]), int(cuts_recv[-1]), cuts_send, cuts_recv, -1, async_op, timeout_s)
 
     def run_p2p(self, int collective, object array, int peer, bint async_op, object timeout_s):
         cdef View v
         view_of(array, collective == RECV, "buf", &v)
         if peer < 0 or peer >= self.size or peer == self.rank:
             raise errors.InvalidArgument(f"peer = {peer}: another rank from 0 to {self.size - 1} (this is rank {self.rank})")
-        return self.submit(collective, array, array, &v, &v, v.dtype, v.itemsize, 0, -1, False, v.count, v.count, None,
-                           None, peer, async_op, timeout_s)
+        work = self.prepare(False, collective, array, array, &v, &v)
+        return self.submit(work, collective, array, array, &v, &v, v.dtype, v.itemsize, 0, -1, False, v.count, v.count,
+                           None, None, peer, async_op, timeout_s)
 
     def barrier(self, object timeout_s):
         cdef View v
         memset(&v, 0, sizeof(v))
-        return self.submit(BARRIER, None, None, &v, &v, 0, 1, 0, -1, False, 0, 0, None, None, -1, False, timeout_s)
+        work = self.prepare(False, BARRIER, None, None, &v, &v)
+        return self.submit(work, BARRIER, None, None, &v, &v, 0, 1, 0, -1, False, 0, 0, None, None, -1, False, timeout_s)
 
-    cdef Work submit(self, int collective, object send, object recv, View* s, View* r, int32_t dtype, uint32_t itemsize,
-                     int op, int root, bint in_place, uint64_t count0, uint64_t count1, object cuts0, object cuts1,
-                     int peer, bint async_op, object timeout_s):
+    cdef Work prepare(self, bint keep, int collective, object send, object recv, View* s, View* r):
+        """A handle for a call that is about to begin; keep: with a copy of what the call overwrites of its input."""
+        cdef Work work = Work.__new__(Work)
+        cdef View* v = s if collective == REDUCE_SCATTER else r
+        cdef char* target
+        cdef uint64_t n = v.count * v.itemsize
+        work.engine = self
+        if keep and n and collective in (ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_TO_ALL):
+            work.kept = Kept.__new__(Kept)
+            work.kept.data = v.data
+            work.kept.nbytes = n
+            work.kept.array = send if collective == REDUCE_SCATTER else recv
+            work.kept.copy, self.spare = self.spare, bytearray()
+            if <uint64_t>len(work.kept.copy) < n:
+                work.kept.copy = bytearray(n)
+            target = work.kept.copy
+            with nogil:
+                memcpy(target, v.data, n)
+        return work
+
+    cdef settle_kept(self, Kept kept, int32_t status):
+        """The call has ended: its input is put back if it failed."""
+        if kept is None or kept not in self.kept:
+            return
+        self.kept.discard(kept)
+        if status != R2CCL_OK:
+            kept.restore()
+        if len(kept.copy) > len(self.spare):
+            self.spare = kept.copy
+        kept.copy = kept.array = None
+
+    cdef Work submit(self, Work work, int collective, object send, object recv, View* s, View* r, int32_t dtype,
+                     uint32_t itemsize, int op, int root, bint in_place, uint64_t count0, uint64_t count1, object cuts0,
+                     object cuts1, int peer, bint async_op, object timeout_s):
         cdef r2ccl_call_args a
         cdef const uint64_t[::1] c0, c1
         cdef uint64_t nbytes = count0 * itemsize
         cdef uint64_t bits = 0
         cdef int32_t status
-        cdef Work work
         cdef PlanEntry entry
         if collective == ALL_REDUCE or collective == REDUCE or collective == REDUCE_SCATTER:
             check_reducible(dtype, op)
@@ -539,8 +602,6 @@ cdef class Engine:
             a.cuts[1] = &c1[0]
         a.avg_ranks = self.size if op == AVG else 0
         a.peer = peer
-        work = Work.__new__(Work)
-        work.engine = self
         work.refs = (send, recv)
         work.timeout_s = self.timeout_s if timeout_s is None else timeout_s
         while True:
@@ -562,6 +623,9 @@ cdef class Engine:
             self.raise_status(status)
         work.seq = self.calls
         self.calls += 1
+        if work.kept is not None:
+            work.kept.ticket = work.ticket
+            self.kept.add(work.kept)
         if not async_op:
             self.finish(work, work.timeout_s)
             if work.status != R2CCL_OK:
@@ -622,18 +686,32 @@ cdef class Engine:
         work.ticket = 0
         work.status = status
         work.refs = None
+        self.settle_kept(work.kept, status)
         return 0
 
-    cdef orphan(self, uint64_t ticket, object refs):
+    cdef orphan(self, uint64_t ticket, object refs, Kept kept):
         if self.core != NULL:
-            self.orphans[ticket] = refs
+            self.orphans[ticket] = (refs, kept)
 
     cdef reap(self):
         """Frees the tickets that nobody waits for, and with them their arrays."""
+        cdef int32_t status
         for ticket in list(self.orphans):
-            if r2ccl_test(self.core, ticket) != R2CCL_IN_PROGRESS:
+            status = r2ccl_test(self.core, ticket)
+            if status != R2CCL_IN_PROGRESS:
+                self.settle_kept(self.orphans.pop(ticket)[1], status)
                 r2ccl_detach(self.core, ticket)
-                del self.orphans[ticket]
+
+    cdef restore_all(self, double linger_s):
+        """Before the end: the calls with a kept input may still finish for a while; then their inputs are put back."""
+        cdef Kept kept
+        deadline = time.monotonic() + linger_s
+        while time.monotonic() < deadline and r2ccl_engine_status(self.core) == R2CCL_OK and any(
+                r2ccl_test(self.core, (<Kept>k).ticket) == R2CCL_IN_PROGRESS for k in self.kept):
+            time.sleep(0.001)
+        self.abort("the communicator is being closed")
+        for kept in list(self.kept):
+            self.settle_kept(kept, r2ccl_test(self.core, kept.ticket))
 
     cdef raise_status(self, int32_t status):
         cdef char text[TEXT]
@@ -789,6 +867,28 @@ cdef class Engine:
         cdef r2ccl_engine* core = self.handle()
         with nogil:
             r2ccl_abort(core, c_text)
+        self.reap()
+
+    def wake_slow_loop(self):
+        """Ends a ``wait_links_down``."""
+        if self.core != NULL:
+            r2ccl_wake_slow_loop(self.core)
+
+    def peer_ended(self, int peer):
+        """The process of a rank is known to have ended."""
+        cdef r2ccl_engine* core = self.handle()
+        with nogil:
+            r2ccl_peer_ended(core, peer)
+
+    def lost_ranks(self):
+        """The ranks that ended or closed their communicators, as far as this rank knows."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef bytearray memory = bytearray(sizeof(int32_t) * self.size)
+        cdef int32_t* ranks = <int32_t*><char*>memory
+        cdef uint32_t n, i
+        with nogil:
+            n = r2ccl_lost_ranks(core, ranks, self.size)
+        return [ranks[i] for i in range(n)]
 
     def close(self, double linger_s):
         """Idempotent and bounded. Calls under way in other threads end with Aborted."""
@@ -803,12 +903,15 @@ cdef class Engine:
             time.sleep(0.001)
         if self.users > 0:
             return  # a thread is still inside: leak rather than crash
+        if self.kept:
+            self.restore_all(linger_s)
         self.core = NULL
         with nogil:
             r2ccl_engine_destroy(core, linger_ns)
         self.orphans.clear()
         self.plans.clear()
         self.sockets.clear()
+        self.kept.clear()
 
     def forget(self):
         """In a process that was forked off: the engine is the parent's, and has no thread here. Says nothing to anybody.

@@ -26,7 +26,7 @@ class Acceptor:
 
     All handshakes run side by side, so a silent stranger delays nobody. At most ``limit`` are open at once; beyond
     that the oldest one is dropped. Peers on AF_UNIX must be of this process's user; ``own_user_only`` asks that of
-    those on loopback, too.
+    those on loopback, too. ``quiet`` keeps refusals out of the log.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Acceptor:
         limit: int = 128,
         handshake_s: float = HANDSHAKE_S,
         own_user_only: bool = False,
+        quiet: bool = False,
     ) -> None:
         self._loop = loop
         self._secret = secret
@@ -51,6 +52,7 @@ class Acceptor:
         self._limit = limit
         self._handshake_s = handshake_s
         self._own_user_only = own_user_only
+        self._quiet = quiet
         self._listeners: list[socket.socket] = []
         self._open: dict[HandshakeIO, socket.socket] = {}  # in order of arrival
         self._closing = False
@@ -122,7 +124,7 @@ class Acceptor:
 
     def _log_refusal(self, who: str, reason: str) -> None:
         host = who.rsplit(":", 1)[0]
-        if self._closing or (host, reason) in self._logged or len(self._logged) >= _MAX_LOGGED:
+        if self._closing or self._quiet or (host, reason) in self._logged or len(self._logged) >= _MAX_LOGGED:
             log.debug("%s: refused %s: %s", self._purpose, who, reason)
             return
         self._logged.add((host, reason))

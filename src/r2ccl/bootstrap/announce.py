@@ -32,7 +32,7 @@ class Announcement:
     Attributes:
         token: names this set of sockets; diallers repeat it, so that an old port reused by another run is noticed.
         unix: abstract AF_UNIX name without its leading zero byte; empty: none.
-        oob: addresses for control connections, the best first.
+        oob: addresses at which it listens for control connections, the best first; none: loopback only.
         oob_port: TCP port of control connections; 0: none.
         rails: by rail and address.
         shm: whether this rank wants shared memory.

@@ -75,6 +75,14 @@ class Bootstrap(Protocol):
         """Release sockets and threads. Bounded, idempotent, never waits for a dead rank."""
 
 
+@runtime_checkable
+class Watchful(Protocol):
+    """A bootstrap that knows at once when a rank leaves."""
+
+    def check(self) -> None:
+        """Raise ``PeerLost`` when one has."""
+
+
 class SingleBootstrap:
     """The world of one rank."""
 

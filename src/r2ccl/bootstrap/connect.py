@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..errors import BootstrapError
@@ -23,6 +23,7 @@ _RETRY_S = 0.1
 _DIALS_AT_ONCE = 64
 _GRACE_S = 3.0
 _NO_RAIL_S = 10.0
+_CHECK_S = 0.1
 
 
 class Connector:
@@ -44,8 +45,8 @@ class Connector:
         self._no_rail_s = _NO_RAIL_S
         self._progress_s = time.monotonic()
 
-    def run(self, deadline: Deadline) -> None:
-        """Connect. What did not come up has ``given_up`` and a ``reason``."""
+    def run(self, deadline: Deadline, check: Callable[[], None] | None = None) -> None:
+        """Connect. What did not come up has ``given_up`` and a ``reason``. ``check`` may raise, to end it early."""
         self._grace_s = min(_GRACE_S, deadline.remaining() / 3)
         self._no_rail_s = min(_NO_RAIL_S, deadline.remaining() * 2 / 3)
         keys = self._around.keys
@@ -65,7 +66,9 @@ class Connector:
                 self._begin(connection)
             self._start_dials()
             while not deadline.expired and self._unsettled:
-                self._loop.run_once(deadline.remaining())
+                if check is not None:
+                    check()
+                self._loop.run_once(min(deadline.remaining(), _CHECK_S))
             self._give_up_rest(deadline)
         finally:
             acceptor.close()

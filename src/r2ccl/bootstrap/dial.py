@@ -57,6 +57,11 @@ class Dial:
         else:
             self._fail(os.strerror(code))
 
+    @property
+    def pending(self) -> bool:
+        """Whether ``on_end`` is still to be called."""
+        return self._on_end is not None
+
     def close(self) -> None:
         """Give up; ``on_end`` will not be called any more."""
         self._on_end = None

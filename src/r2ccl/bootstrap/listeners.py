@@ -26,11 +26,10 @@ class Listeners:
     """Interface that a rail's listening sockets are pinned to, by rail."""
     _to_renew: list[RailPort] = field(default_factory=list)
 
-    def close_control(self) -> None:
-        """Control connections are made once: nobody may come in by those sockets any more."""
-        for sock in self.oob:
-            sock.close()
-        self.oob.clear()
+    def take_control(self) -> list[socket.socket]:
+        """Hand over the control sockets: connections of the mesh are made once, and may not come in by them any more."""
+        taken, self.oob = self.oob, []
+        return taken
 
     def renew(self, rail: int, address: str) -> list[RailPort]:
         """Listen anew for a rail whose interface was made anew or has another address: on the same ports if they are
@@ -71,10 +70,11 @@ def open_listeners(
     *,
     only_first: bool = False,
 ) -> Listeners:
-    """Listen for the connections of ``wanted`` that a higher rank dials.
+    """Listen for the connections of ``wanted`` that a higher rank dials, and for control connections of any rank.
 
-    ``only_first``: control connections come in at the first of ``oob_addresses`` and nowhere else. A rail that cannot
-    listen is announced with the reason; that costs one link, not the start. ``OSError`` when nothing else can listen.
+    The latter serve survivors later (``door.py``), so what is announced for them is where they are really listened for.
+    ``only_first``: at the first of ``oob_addresses`` and nowhere else. A rail that cannot listen is announced with the
+    reason; that costs one link, not the start. ``OSError`` when nothing else can listen.
     """
     higher = [entry for entry in wanted if entry.peer > me.rank]
     local = {info.rank for info in ranks if info.host_id == me.host_id and info.netns == me.netns}
@@ -91,17 +91,20 @@ def open_listeners(
             devices[rail] = me.rails[rail].name if pinned and not me.rails[rail].is_loopback else ""
             port = _listen_on_rail(rail, address, devices[rail], rails)
             ports.append(port)
-        if any(e.is_oob and e.peer in local for e in higher):
+        if any(e.is_oob and e.peer in local for e in wanted):
             unix = f"r2ccl-{secrets.token_hex(8)}"
             oob.append(_listen_on_name(unix))
-        if any(e.is_oob and e.peer not in local for e in higher):
-            oob += _listen_for_control(oob_addresses, len(here) == len(ranks), only_first)
+        all_here = len(here) == len(ranks)
+        if any(e.is_oob and e.peer not in local for e in wanted):
+            oob += _listen_for_control(oob_addresses, all_here, only_first)
             oob_port = int(oob[-1].getsockname()[1])
     except OSError:
         for sock in [*rails, *oob]:
             sock.close()
         raise
-    announcement = Announcement(token, unix, tuple(oob_addresses), oob_port, tuple(ports), shm)
+    # On loopback alone nothing needs to be announced: it is the same for everybody.
+    reached = oob_addresses[:1] if only_first else [] if all_here else oob_addresses
+    announcement = Announcement(token, unix, tuple(reached), oob_port, tuple(ports), shm)
     return Listeners(announcement, rails, oob, devices)
 
 

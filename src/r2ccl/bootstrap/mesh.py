@@ -17,7 +17,7 @@ from ..topology.model import RankInfo
 from ..topology.oob import oob_addresses
 from .announce import Announcement
 from .auth import derive, job_id
-from .base import Bootstrap, Deadline
+from .base import Bootstrap, Deadline, Watchful
 from .connect import Connector
 from .listeners import Listeners, open_listeners
 from .route import Around, Keys
@@ -104,7 +104,8 @@ def connect_mesh(
         around = Around(me, ranks, announcements, listeners, keys, boot.local_hint, size)
         connector = Connector(around, wanted)
         # A fifth of what is left stays for the exchange at the end.
-        connector.run(deadline.at_most(0.8 * deadline.remaining()))
+        check = boot.check if isinstance(boot, Watchful) else None
+        connector.run(deadline.at_most(0.8 * deadline.remaining()), check)
         outcome = settle(boot, ranks, config.shm, connector, deadline)
     except BaseException:
         if connector is not None:

@@ -51,7 +51,9 @@ class Store:
         welcome: bytes,
         *,
         own_user_only: bool = False,
+        tell_lost: bool = False,
     ) -> None:
+        """tell_lost: ranks learn at once that another one has left, not only in the step that lacks it."""
         self._size = size
         self._welcome = welcome
         self._listeners = listeners
@@ -65,6 +67,9 @@ class Store:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._closing = False
+        self._tell_lost = tell_lost
+        self.lost = ""
+        """Which rank has left, and why; with ``tell_lost``."""
         self.reached_at: str | None = None
         """A local address by which another rank came in; None before one did."""
         self._loop.watch(self._wake_in, READ, self._on_wake)
@@ -92,6 +97,15 @@ class Store:
             return self._local.get(timeout=deadline.remaining() + _CLOSE_S)
         except queue.Empty:
             raise BootstrapError("the thread of rank 0's store does not answer") from None
+
+    def adopt(self, rank: int, sock: socket.socket) -> None:
+        """A rank that came in another way: its authenticated socket, which is the store's from now on."""
+        sock.setblocking(False)
+        self._call(lambda: self._join(rank, sock))
+
+    def left(self, rank: int, why: str) -> None:
+        """A rank that will not come."""
+        self._call(lambda: self._left(rank, why))
 
     def close(self) -> None:
         """Answer whoever waits, deliver what is queued (at most 2 s), and end the thread."""
@@ -147,14 +161,18 @@ class Store:
         return None
 
     def _on_peer(self, sock: socket.socket, hello: Hello, _listener: socket.socket) -> None:
-        member = _Member(hello["rank"], sock)
         if self._judge(hello) is not None:  # a twin was quicker between the judgement and its delivery
             sock.close()
             return
-        self._members[member.rank] = member
-        self._gathers.joined(member.rank)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.reached_at = local_address(sock)
+        self._join(hello["rank"], sock)
+
+    def _join(self, rank: int, sock: socket.socket) -> None:
+        member = _Member(rank, sock)
+        self._members[rank] = member
+        self._gathers.joined(rank)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.reached_at = local_address(sock)
         self._send(member, frame(Kind.WELCOME, self._welcome))
 
     def _watch(self, member: _Member) -> None:
@@ -253,10 +271,21 @@ class Store:
         member.sock.close()
         if member.timer is not None:
             member.timer.cancel()
-        if member.spoke:
+        if member.spoke or self._tell_lost:
             log.debug("bootstrap store: rank %d %s", member.rank, why)
-            self._deliver(self._gathers.left(member.rank, why))
+            self._left(member.rank, why)
         # A rank that never said anything may have lost patience with a slow handshake; it may join again.
+
+    def _left(self, rank: int, why: str) -> None:
+        answers = self._gathers.left(rank, why)
+        self._deliver(answers)
+        if self._tell_lost and not self.lost:
+            self.lost = f"rank {rank} {why}"
+            told = {r for ranks, _kind, _body in answers for r in ranks}
+            packed = frame(Kind.LOST, self.lost.encode())
+            for member in list(self._members.values()):
+                if member.rank not in told:
+                    self._send(member, packed)
 
     def _give_up(self) -> None:
         self._acceptor.close()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import logging
 import secrets
+import select
 import socket
 from dataclasses import dataclass, field
 
 from ..errors import BootstrapError, PeerLost, Timeout
-from .address import address_text, is_local, is_loopback, listen_everywhere, listen_on_loopback, local_address, resolve
+from .address import (
+    is_local,
+    is_loopback,
+    listen_everywhere,
+    listen_on_loopback,
+    local_address,
+    peer_text,
+    resolve,
+)
 from .auth import derive, job_id
 from .base import Deadline, check_value
 from .join import join_store
@@ -18,7 +27,7 @@ from .wire import HEAD, GatherRequest, Kind, frame, max_result_bytes, pack_gathe
 log = logging.getLogger("r2ccl.bootstrap")
 PORTS_TRIED = 17
 _GRACE_S = 2.0
-_KEY_BYTES = 32
+KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class TcpRank0:
         self.size = meeting.size
         self._meeting = meeting
         # With a secret the clients derive the key from this nonce; without, it is the key itself, over loopback only.
-        nonce = secrets.token_bytes(_KEY_BYTES)
+        nonce = secrets.token_bytes(KEY_BYTES)
         self.secret = derive(meeting.secret, "session", nonce) if meeting.secret else nonce
         listeners = _listen(meeting)
         self.port = int(listeners[0].getsockname()[1])
@@ -85,7 +94,7 @@ class TcpRank0:
         check_value(tag, value)
         request = GatherRequest(tag, value, deadline.remaining(), deadline.seconds)
         try:
-            return _unpack(*self._store.gather(request, deadline), self.size)
+            return unpack(*self._store.gather(request, deadline), self.size)
         except Timeout as error:
             if self._meeting.secret or _is_loopback_name(self._meeting.host):
                 raise
@@ -99,32 +108,29 @@ class TcpRank0:
         self._store.close()
 
 
-class TcpClient:
-    """The bootstrap of every other rank: one connection to rank 0."""
+class StoreClient:
+    """A rank's connection to a store in another process."""
 
-    def __init__(self, meeting: Meeting, rank: int, deadline: Deadline) -> None:
+    def __init__(self, sock: socket.socket, rank: int, size: int) -> None:
+        """Takes over an authenticated, blocking socket."""
         self.rank = rank
-        self.size = meeting.size
-        hosts = resolve(meeting.host, 0, what="MASTER_ADDR")
-        if not meeting.secret:
-            if not any(is_local(address, family) for family, address in hosts):
-                raise BootstrapError(
-                    f"MASTER_ADDR={meeting.host} is another machine, and there is no secret, without which rank 0's "
-                    "store is open to its own machine only: set R2CCL_SECRET (or R2CCL_SECRET_FILE) to the same value "
-                    "on every machine"
-                )
-            hosts = [(int(socket.AF_INET), ("127.0.0.1", 0)), *(h for h in hosts if is_loopback(h[1][0]))]
-        hello = {"for": "store", "rank": rank, "size": meeting.size}
-        found = list(dict.fromkeys(hosts))
-        self._sock = join_store(
-            found, meeting.ports, meeting.key, meeting.job, hello, deadline, own_user_only=not meeting.secret
-        )
-        self._where = address_text(self._sock.getpeername())
-        self.local_hint: str | None = local_address(self._sock)
+        self.size = size
+        self._sock = sock
+        self._where = peer_text(sock)
+        self.local_hint: str | None = None if sock.family == socket.AF_UNIX else local_address(sock)
+
+    def welcome(self, deadline: Deadline) -> bytes:
+        """The store's first words: the key or nonce of this bootstrap."""
         kind, body = self._receive(deadline, "the welcome of rank 0")
-        if kind is not Kind.WELCOME or len(body) != _KEY_BYTES:
+        if kind is Kind.LOST:
+            raise PeerLost(body.decode(errors="replace"))
+        if kind is not Kind.WELCOME or len(body) != KEY_BYTES:
             raise BootstrapError(f"rank 0's store at {self._where} sent a frame of kind {kind} as its welcome")
-        self.secret = derive(meeting.secret, "session", body) if meeting.secret else body
+        return body
+
+    def has_news(self) -> bool:
+        """Whether the store has something to say, or is gone, though nothing was asked."""
+        return bool(select.select([self._sock], [], [], 0)[0])
 
     def all_gather(self, tag: str, value: bytes, deadline: Deadline) -> list[bytes]:
         """See ``Bootstrap.all_gather``."""
@@ -137,7 +143,7 @@ class TcpClient:
             raise Timeout(f"{tag}: rank 0's store at {self._where} takes no data") from None
         except OSError as error:
             raise PeerLost(f"{tag}: rank 0's store at {self._where} is gone ({error.strerror or error})") from error
-        return _unpack(*self._receive(deadline, tag), self.size)
+        return unpack(*self._receive(deadline, tag), self.size)
 
     def close(self) -> None:
         """See ``Bootstrap.close``."""
@@ -165,7 +171,31 @@ class TcpClient:
         return bytes(data)
 
 
-def _unpack(kind: Kind, body: bytes, size: int) -> list[bytes]:
+class TcpClient(StoreClient):
+    """The bootstrap of every other rank: one connection to rank 0."""
+
+    def __init__(self, meeting: Meeting, rank: int, deadline: Deadline) -> None:
+        hosts = resolve(meeting.host, 0, what="MASTER_ADDR")
+        if not meeting.secret:
+            if not any(is_local(address, family) for family, address in hosts):
+                raise BootstrapError(
+                    f"MASTER_ADDR={meeting.host} is another machine, and there is no secret, without which rank 0's "
+                    "store is open to its own machine only: set R2CCL_SECRET (or R2CCL_SECRET_FILE) to the same value "
+                    "on every machine"
+                )
+            hosts = [(int(socket.AF_INET), ("127.0.0.1", 0)), *(h for h in hosts if is_loopback(h[1][0]))]
+        hello = {"for": "store", "rank": rank, "size": meeting.size}
+        found = list(dict.fromkeys(hosts))
+        sock = join_store(
+            found, meeting.ports, meeting.key, meeting.job, hello, deadline, own_user_only=not meeting.secret
+        )
+        super().__init__(sock, rank, meeting.size)
+        body = self.welcome(deadline)
+        self.secret = derive(meeting.secret, "session", body) if meeting.secret else body
+
+
+def unpack(kind: Kind, body: bytes, size: int) -> list[bytes]:
+    """The values of a store's answer, or its error raised."""
     if kind is Kind.RESULT:
         return parse_result(body, size)
     text = body.decode(errors="replace")

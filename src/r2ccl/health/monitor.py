@@ -1,5 +1,5 @@
 """Brings links back: one thread that sleeps in the core until links are down, and connects them again, for ever.
-It also looks closer where the core cannot tell what failed, and reads addresses again.
+It also looks closer where the core cannot tell what failed, reads addresses again, and finds ranks that have ended.
 
 The core lets a link that was connected again carry chunks only after a probation at both ends (``flow/probation.h``), so
 nothing here is trusted with more than a descriptor.
@@ -18,6 +18,7 @@ from ..bootstrap.base import Deadline
 from ..bootstrap.mesh import relink
 from ..bootstrap.route import Around
 from ..errors import R2cclError
+from .ended import EndedRanks
 from .identity import Identities
 from .probe import probe
 
@@ -41,11 +42,16 @@ class Place:
 
 
 class Monitor:
-    """The thread, from construction until ``stop``. Owns the listening sockets."""
+    """The thread, from construction until ``stop``. Owns the listening sockets.
 
-    def __init__(self, engine: Engine, around: Around, places: list[Place]) -> None:
+    recovery: whether links are connected again; without, it only looks for ranks that have ended.
+    """
+
+    def __init__(self, engine: Engine, around: Around, places: list[Place], recovery: bool = True) -> None:
         self._engine = engine
         self._around = around
+        self._recovery = recovery
+        self._ended = EndedRanks(engine, around)
         self._places = {(p.peer, p.number): p for p in places}
         self._identities = Identities(engine, around)
         self._stop = threading.Event()
@@ -62,23 +68,32 @@ class Monitor:
         """Ends the thread (at most one attempt later) and closes the listening sockets. Idempotent."""
         self._stop.set()
         if os.getpid() == self._pid and self._thread is not threading.current_thread():
+            self._engine.wake_slow_loop()
             self._thread.join(2 * _ATTEMPT_S + 1.0)
+        self._around.listeners.close()
+
+    def forget(self) -> None:
+        """In a process that was forked off: it must not keep the ports open."""
         self._around.listeners.close()
 
     def _run(self) -> None:
         pause_s = 0.0
         down = 0
         try:
-            self._engine.take_probes()  # the core knows now that somebody does
+            if self._recovery:
+                self._engine.take_probes()  # the core knows now that somebody does
             while not self._stop.is_set():
                 down = self._engine.wait_links_down(pause_s if down else _IDLE_S)
-                self._probe()
-                for peer, note in self._engine.take_notes():
-                    self._identities.hear(peer, note)
+                if self._recovery:
+                    self._probe()
+                    for peer, note in self._engine.take_notes():
+                        self._identities.hear(peer, note)
                 if not down:
                     pause_s = 0.0
                     continue
-                wanted = [place for place, state in self._states() if state == _DOWN]
+                states = self._states()
+                self._ended.look(connected(states))
+                wanted = [place for place, state in states if state == _DOWN] if self._recovery else []
                 if self._bring_back(wanted) or any(p.peer > self._around.me.rank for p in wanted):
                     pause_s = _SHORTEST_PAUSE_S  # the one that is dialled listens nearly all the time
                 else:
@@ -128,3 +143,11 @@ class Monitor:
             if place is not None:
                 states.append((place, state))
         return states
+
+
+def connected(states: list[tuple[Place, int]]) -> dict[int, bool]:
+    """By peer: whether some link to it is up."""
+    found: dict[int, bool] = {}
+    for place, state in states:
+        found[place.peer] = found.get(place.peer, False) or state == _UP
+    return found

@@ -154,6 +154,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // Messages between the slow loops of two ranks: what they say is not the core's business.
   void post_note(int32_t peer, const void* bytes, uint32_t size);
   bool take_note(int32_t* peer, std::string* text);
+  void wake_slow_loop();
+  // Slow loop: the process of a rank has ended, though no path told so.
+  void peer_ended(int32_t peer);
+  // Ranks that ended or closed, as far as is known here; how many there are.
+  uint32_t lost_ranks(int32_t* out, uint32_t capacity);
   EventLog& events() noexcept { return events_; }
   void close(Nanoseconds linger_ns);
 

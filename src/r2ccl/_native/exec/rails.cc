@@ -259,7 +259,12 @@ void Engine::links_changed() {
   uint32_t down = 0;
   for (auto& peer : peers_) {
     if (!peer || peer->gone || peer->said_goodbye) continue;
-    for (uint32_t l = 0; l < peer->links.size(); ++l) down += peer->failover.state(l) == LinkState::kDown;
+    // Without any link left the peer may have ended: the slow loop looks.
+    const bool cut = !peer->links.empty() && !peer->failover.any_usable();
+    for (uint32_t l = 0; l < peer->links.size(); ++l) {
+      const LinkState state = peer->failover.state(l);
+      down += state == LinkState::kDown || (cut && state == LinkState::kSuspect);
+    }
   }
   std::lock_guard lock(wait_mutex_);
   links_down_ = down;

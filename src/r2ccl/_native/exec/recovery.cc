@@ -533,6 +533,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
   } else if (peer.outage_since_ns == 0) {
     peer.outage_since_ns = now;
     event(kEventOutageBegin, peer.rank, -1, 0, 0);
+    links_changed();
   } else if (now - peer.outage_since_ns > settings_.outage_ns && needs(peer)) {
     fail(Status::PEER_UNREACHABLE, "no rail is left between rank " + std::to_string(settings_.rank) + " and rank " +
                                        std::to_string(peer.rank) + " for " +

@@ -225,14 +225,15 @@ class Agreement {
     if (phase_ == Phase::kPreparing) {
       if (absent_[0]) return;
       if (rank_ != 0) {
-        send(above(rank_), {AgreementMessage::kPrepared, proposal_.epoch, proposal_.from, {}}, false);
+        // Over all paths: it may answer a question that was repeated because the control socket is dead.
+        send(above(rank_), {AgreementMessage::kPrepared, proposal_.epoch, proposal_.from, {}}, true);
         return;
       }
       adopt(now);
       for (int32_t r : below(0)) send(r, down(), false);
       if (!below(0).empty()) return;
     }
-    if (rank_ != 0) send(above(rank_), {AgreementMessage::kCommitted, epoch(), 0, {}}, false);
+    if (rank_ != 0) send(above(rank_), {AgreementMessage::kCommitted, epoch(), 0, {}}, true);
     phase_ = Phase::kIdle;
   }
   void forget_before(uint64_t next_call) {

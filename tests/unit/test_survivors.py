@@ -1,0 +1,151 @@
+"""The parts of a shrink that need no communicator: messages, knocking, and what is known of a rank's end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from r2ccl.bootstrap import door
+from r2ccl.bootstrap.channel import MAX_BYTES, Channel, packed
+from r2ccl.bootstrap.group import out_off_wire, out_on_wire
+from r2ccl.bootstrap.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+class Wire:
+    """A channel and the socket at its other end."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.far, near = socket.socketpair()
+        near.setblocking(False)
+        self.messages: list[Any] = []
+        self.ends = 0
+        self.channel = Channel(
+            loop, near, 3, lambda _channel, message: self.messages.append(message), self._ended, dialled=False
+        )
+
+    def _ended(self, _channel: Channel) -> None:
+        self.ends += 1
+
+    def feed(self, data: bytes) -> None:
+        for i in range(0, len(data), 7):  # in pieces, as a network may
+            self.far.sendall(data[i : i + 7])
+            self.loop.run_once(0.05)
+
+
+def test_messages_arrive_whole_and_nothing_beyond_them_is_read(loop: Loop) -> None:
+    wire = Wire(loop)
+    wire.feed(packed({"out": {}}) + packed({"members": [0, 3]}))
+    assert wire.messages == [{"out": {}}, {"members": [0, 3]}]
+    sock = wire.channel.take()
+    assert sock is not None
+    wire.far.sendall(b"next protocol")
+    assert sock.recv(100) == b"next protocol"
+    assert wire.channel.take() is None
+    sock.close()
+    wire.far.close()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        struct.pack("<I", 0),
+        struct.pack("<I", MAX_BYTES + 1),
+        struct.pack("<I", 4) + b"\xff\xff\xff\xff",
+        struct.pack("<I", 2) + b"[]",
+        struct.pack("<I", 20_000) + b"[" * 20_000,
+    ],
+    ids=["empty", "too long", "not text", "a list", "too deep"],
+)
+def test_nonsense_ends_a_channel(loop: Loop, nonsense: bytes) -> None:
+    wire = Wire(loop)
+    wire.feed(nonsense)
+    assert wire.messages == []
+    assert wire.ends == 1
+    wire.far.close()
+
+
+def test_the_end_is_reported_once_and_only_if_the_peer_ends_it(loop: Loop) -> None:
+    wire = Wire(loop)
+    wire.far.close()
+    for _ in range(3):
+        loop.run_once(0.01)
+    assert wire.ends == 1
+    other = Wire(loop)
+    other.channel.close()
+    other.channel.send({"out": {}})  # harmless
+    loop.run_once(0.01)
+    assert other.ends == 0
+    other.far.close()
+
+
+def test_reasons_by_rank_survive_the_wire() -> None:
+    out = {0: "it is lost", 11: "x" * 500}
+    assert out_off_wire(out_on_wire(out), 12) == {0: "it is lost", 11: "x" * 200}
+
+
+@pytest.mark.parametrize(
+    "bad", [None, [], {"x": "y"}, {"12": "y"}, {"-1": "y"}, {"1": 5}, {"1": "\n"}, {"1": "x" * 201}]
+)
+def test_malformed_reasons_are_refused(bad: object) -> None:
+    with pytest.raises(ValueError, match="out|invalid literal"):
+        out_off_wire(bad, 12)
+
+
+# -- whether a process has ended ---------------------------------------------------------------------------------------
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *ways: door.Way) -> bool:
+    monkeypatch.setattr(door, "ways_to", lambda _around, _peer: list(ways))
+    return door.has_ended(types.SimpleNamespace(), 1, 0.3)  # type: ignore[arg-type]
+
+
+def listening(family: int, address: Any) -> tuple[socket.socket, door.Way]:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.bind(address)
+    sock.listen(1)
+    return sock, (family, sock.getsockname() if family != socket.AF_UNIX else address)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_a_process_lives_while_its_door_is_open(monkeypatch: pytest.MonkeyPatch, family: int) -> None:
+    sock, way = listening(int(family), ("127.0.0.1", 0) if family == socket.AF_INET else "\0r2ccl-test-door")
+    assert not ended(monkeypatch, way)
+    # A full queue of a process that does not look is no end either.
+    crowd = []
+    for _ in range(5):
+        comer = socket.socket(family, socket.SOCK_STREAM)
+        comer.setblocking(False)
+        comer.connect_ex(way[1])
+        crowd.append(comer)
+    assert not ended(monkeypatch, way)
+    for comer in crowd:
+        comer.close()
+    sock.close()
+    assert ended(monkeypatch, way)
+
+
+def test_one_way_that_is_open_outweighs_others_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    sock, open_way = listening(socket.AF_INET, ("127.0.0.1", 0))
+    gone, closed_way = listening(socket.AF_INET, ("127.0.0.2", 0))
+    gone.close()
+    assert not ended(monkeypatch, closed_way, open_way)
+    assert not ended(monkeypatch, open_way, closed_way)
+    sock.close()
+
+
+def test_no_way_to_it_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not ended(monkeypatch)
+    assert not ended(monkeypatch, (int(socket.AF_INET), ("255.255.255.255", 9)))
