@@ -36,6 +36,9 @@ class Probation {
     if (admitted_ns_ == 0 && clean_ns_) clean_ns_ = std::min(2 * clean_ns_, kLongestNs);
   }
 
+  // Whether another link to the peer is in use. If none is, the shortest probation will do: this link can only help.
+  void others(bool in_use) noexcept { others_in_use_ = in_use; }
+
   uint32_t next_token() noexcept { return ++asked_; }
   void pong(uint32_t token) noexcept { answered_ = std::max(answered_, std::min(token, asked_)); }
   void peer_ready() noexcept { peer_ready_ = true; }
@@ -53,13 +56,14 @@ class Probation {
 
  private:
   bool clean(Nanoseconds now) const noexcept {
-    return now >= begun_ns_ + clean_ns_ && answered_ >= 3 && asked_ - answered_ <= 2;
+    const Nanoseconds needed = others_in_use_ ? clean_ns_ : std::min(clean_ns_, kShortestNs);
+    return now >= begun_ns_ + needed && answered_ >= 3 && asked_ - answered_ <= 2;
   }
 
   Nanoseconds clean_ns_ = 0;
   Nanoseconds begun_ns_ = 0, pinged_ns_ = 0, quiet_since_ns_ = 0, admitted_ns_ = 0, failed_ns_ = 0;
   uint32_t asked_ = 0, answered_ = 0;
-  bool peer_ready_ = false;
+  bool peer_ready_ = false, others_in_use_ = true;
 };
 
 }  // namespace r2ccl
