@@ -78,7 +78,9 @@ def survives(fabric: Fabric, texts: list[str]) -> None:
 def test_any_single_fault(fabric: Fabric, kind: str) -> None:
     """On a rail and at a host that differ from kind to kind."""
     number = KINDS.index(kind)
-    survives(fabric, [f"on='iteration 3' after={17 * number % 100}ms host={number % HOSTS} rail={number % RAILS} {kind}"])
+    survives(
+        fabric, [f"on='iteration 3' after={17 * number % 100}ms host={number % HOSTS} rail={number % RAILS} {kind}"]
+    )
 
 
 @pytest.mark.timeout(60 + 15 * EXAMPLES)

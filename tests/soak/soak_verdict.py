@@ -99,6 +99,20 @@ def _ends(report: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
     return first, last
 
 
+def _stories(kinds: dict[str, int]) -> list[str]:
+    """Events that must come in equal numbers once every link is up again: each repair has its whole story."""
+    wrong = []
+    for story in (
+        ("LINK_SUSPECT", "LINK_DOWN", "REPLAY", "REPAIRED", "LINK_UP"),
+        ("RAIL_DOWN", "RAIL_UP"),
+        ("OUTAGE_BEGIN", "OUTAGE_END"),
+    ):
+        counts = [kinds.get(kind, 0) for kind in story]
+        if len(set(counts)) > 1:
+            wrong.append("events " + ", ".join(f"{n} {kind}" for kind, n in zip(story, counts, strict=True)))
+    return wrong
+
+
 def verdict(result: RunResult, reports: list[dict[str, Any]], log: Log, seconds: float) -> list[str]:
     """Everything that is not as it must be."""
     wrong = []
@@ -127,6 +141,7 @@ def verdict(result: RunResult, reports: list[dict[str, Any]], log: Log, seconds:
         wrong += [f"rank {rank}: {what} grew from {first[what]} to {last[what]}" for what in grown]
         if last["rss_kib"] > first["rss_kib"] + RSS_SLACK_KIB:
             wrong.append(f"rank {rank}: memory grew from {first['rss_kib']} to {last['rss_kib']} KiB")
+        wrong += [f"rank {rank}: {text}" for text in _stories(r["kinds"]) if r["peace"]]
         missing = set(NAMES) - r["calls"].keys()
         if seconds >= LONG_S and missing:
             wrong.append(f"rank {rank} never called {', '.join(sorted(missing))}")
