@@ -106,6 +106,9 @@ CASE(the_only_path_to_a_peer_has_nothing_more_to_prove) {
   }
   p.others(false);
   CHECK(p.both_ready(now + 2 * kS));
+  CHECK(p.step(now + 2 * kS) == Verdict::kReady);
+  p.others(true);
+  CHECK(p.both_ready(now + 2 * kS));             // the peer was told, and may have begun to use it
   CHECK(p.clean_ns() == Probation::kLongestNs);  // what it has to prove next time is not forgotten
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr uint8_t kAllReduce = 0;
 constexpr size_t kCount = 20'000;
 constexpr uint32_t kRails = 2, kUp = 0, kDown = 2;
-constexpr double kPatienceS = 30;  // a guard against hangs, not a measurement
+constexpr double kPatienceS = 20;  // a guard against hangs, not a measurement
 
 class Pair {
  public:
@@ -44,9 +44,10 @@ class Pair {
 
   void cut(uint32_t rail) { ::shutdown(held_[rail], SHUT_RDWR); }
 
-  // Connects a link that is down at both ends. Its end at rank 0 is held, to cut it again.
+  // Connects a link that is down at both ends, as both slow loops have been told. Its end at rank 0 is held, to cut it.
   void connect(uint32_t rail) {
-    CHECK(until([&] { return state(0, rail) == kDown && state(1, rail) == kDown; }));
+    CHECK(until([&] { return both(rail, kDown); }));
+    for (auto& e : engines) CHECK(until([&] { return e->wait_links_down(1'000'000) == 1; }));
     const auto [x, y] = tcp_pair();
     ::close(held_[rail]);
     held_[rail] = ::dup(x);
