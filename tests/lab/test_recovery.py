@@ -38,7 +38,7 @@ def came_back(outcome: Outcome, rail: int) -> None:
         assert kinds.index("LINK_DOWN") < kinds.index("LINK_PROBATION") < kinds.index("LINK_UP"), kinds
         states = {name: state for _, name, state, *_ in report["links"]}
         assert states[f"rail{rail}"] == "up", outcome.text
-    if outcome.result.samples and outcome.result.faults:
+    if any(fault.healed_s is not None for fault in outcome.result.faults):
         carried = carried_after(outcome, rail)
         assert carried > 1 << 20, f"{carried} bytes after its return\n{outcome.text}"
 

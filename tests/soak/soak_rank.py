@@ -141,8 +141,10 @@ class Soak:
             if self.freezer is not None and (force or self.freezer.poll() is not None):
                 self.freezer.wait()
                 self.freezer = None
-            down = sum(link["state"] != "up" for link in self.comm.stats()["links"])
-            self.samples.append({"at_s": round(self.elapsed_s, 2), "down": down, **holdings()})
+            stats = self.comm.stats()
+            down = sum(link["state"] != "up" for link in stats["links"])
+            pools_kib = stats["staging_bytes"] >> 10
+            self.samples.append({"at_s": round(self.elapsed_s, 2), "down": down, "pools_kib": pools_kib, **holdings()})
 
 
 def main() -> int:

@@ -14,7 +14,8 @@ from r2ccl.lab import FiredFault, RunResult
 from r2ccl.lab.kinds import kind_named
 
 WARM_UP = 0.25  # of the time: pools have grown to the window by then
-RSS_SLACK_KIB = 24 << 10  # of the median of the last quarter over that after the warm-up
+SLACK_KIB = 12 << 10  # of resident memory without the pools, from after the warm-up to the last quarter; both medians
+POOLS_KIB = 14 << 10  # what the pools of a peer hold at most: ``staging_bytes``, and copies of small messages
 LONG_S = 60.0  # runs from here on must have used every collective and met most kinds of faults
 
 
@@ -73,18 +74,22 @@ def print_report(reports: list[dict[str, Any]], log: Log) -> None:
         kinds.update(r.get("kinds", {}))
     print("events: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())))
     print(
-        "rank  longest call  frozen  replayed  repairs  hedged  RSS MiB       descriptors  threads    after -> at the end"
+        "rank  longest call  frozen  replayed  repairs  hedged  RSS (pools) MiB          descriptors  threads    after -> at the end"
     )
     for r in filter(None, reports):
         first, last = _ends(r)
         print(
             f"{r['rank']:4} {r['longest'][0]:11.2f} s {r['frozen']:7} {r['replayed_chunks']:9} {r['repairs']:8} "
-            f"{r['hedged_chunks']:7}  {first['rss_kib'] / 1024:.1f} -> {last['rss_kib'] / 1024:.1f}  "
+            f"{r['hedged_chunks']:7}  {_mib(first)} -> {_mib(last)}  "
             f"{first['descriptors']:4g} -> {last['descriptors']:<4g} {first['threads']:3g} -> {last['threads']:g}"
         )
     longest = max(((*r["longest"], r["rank"]) for r in filter(None, reports)), default=None)
     if longest:
         print(f"the longest: {longest[1]}")
+
+
+def _mib(held: dict[str, float]) -> str:
+    return f"{held['rss_kib'] / 1024:.1f} ({held['pools_kib'] / 1024:.1f})"
 
 
 def _ends(report: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
@@ -94,8 +99,9 @@ def _ends(report: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
     early = [s for s in samples if WARM_UP * end_s <= s["at_s"] <= 2 * WARM_UP * end_s] or samples
     late = [s for s in samples if s["at_s"] >= 0.75 * end_s]
     first, last = dict(samples[0]), dict(samples[-1])
-    first["rss_kib"] = statistics.median(s["rss_kib"] for s in early)
-    last["rss_kib"] = statistics.median(s["rss_kib"] for s in late)
+    for what in ("rss_kib", "pools_kib"):
+        first[what] = statistics.median(s[what] for s in early)
+        last[what] = statistics.median(s[what] for s in late)
     return first, last
 
 
@@ -139,8 +145,11 @@ def verdict(result: RunResult, reports: list[dict[str, Any]], log: Log, seconds:
         first, last = _ends(r)
         grown = [what for what in ("descriptors", "threads", "shared") if r["peace"] and last[what] > first[what]]
         wrong += [f"rank {rank}: {what} grew from {first[what]} to {last[what]}" for what in grown]
-        if last["rss_kib"] > first["rss_kib"] + RSS_SLACK_KIB:
-            wrong.append(f"rank {rank}: memory grew from {first['rss_kib']} to {last['rss_kib']} KiB")
+        grown_kib = (last["rss_kib"] - last["pools_kib"]) - (first["rss_kib"] - first["pools_kib"])
+        if grown_kib > SLACK_KIB:
+            wrong.append(f"rank {rank}: memory beside the pools grew by {grown_kib / 1024:.1f} MiB")
+        if last["pools_kib"] > POOLS_KIB * (len(reports) - 1):
+            wrong.append(f"rank {rank}: the pools hold {last['pools_kib'] / 1024:.1f} MiB")
         wrong += [f"rank {rank}: {text}" for text in _stories(r["kinds"]) if r["peace"]]
         missing = set(NAMES) - r["calls"].keys()
         if seconds >= LONG_S and missing:
