@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> tuple[RunResult, list[Planned], list[dic
     )
     argv = [sys.executable, PROGRAM, "--seed", str(options.seed), "--seconds", str(options.seconds)]
     argv += ["--max-bytes", str(options.max_bytes), *(["--freeze"] if options.freeze else [])]
+    argv += ["--falsify", str(options.falsify)]
     env = {"R2CCL_OUTAGE_S": str(OUTAGE_S), "R2CCL_TIMEOUT_S": str(OUTAGE_S + 30), "R2CCL_LOG_LEVEL": "warning"}
     with Fabric(options.hosts, options.rails, options.rate) as fabric:
         begin = time.time()
@@ -66,6 +67,9 @@ def main() -> int:
     parser.add_argument("--max-bytes", type=int, default=2 << 20, help="of the larger array of a call")
     parser.add_argument("--no-freeze", dest="freeze", action="store_false", help="stop no process for a moment")
     parser.add_argument("--no-outages", dest="outages", action="store_false", help="leave every host a rail")
+    parser.add_argument(
+        "--falsify", type=int, default=-1, help="call from which on rank 1 changes a bit of a result, once"
+    )
     options = parser.parse_args()
     if options.seed is None:
         options.seed = time.time_ns() % 1_000_000

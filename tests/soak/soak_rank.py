@@ -50,7 +50,7 @@ class Soak:
 
     def __init__(self, options: argparse.Namespace, comm: r2ccl.Communicator) -> None:
         self.options, self.comm = options, comm
-        self.caller = Caller(comm, options.max_bytes)
+        self.caller = Caller(comm, options.max_bytes, options.falsify if comm.rank == 1 else -1)
         self.begin = time.monotonic()
         self.chance = random.Random(f"rank {comm.rank} of {options.seed}")
         self.events: deque[str] = deque(maxlen=KEPT_EVENTS)
@@ -153,6 +153,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--max-bytes", type=int, default=2 << 20)
     parser.add_argument("--freeze", action="store_true", help="stop the process for a moment now and then")
+    parser.add_argument("--falsify", type=int, default=-1)
     options = parser.parse_args()
     before = holdings()
     comm = r2ccl.init()

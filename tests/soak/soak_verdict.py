@@ -73,9 +73,7 @@ def print_report(reports: list[dict[str, Any]], log: Log) -> None:
     for r in reports:
         kinds.update(r.get("kinds", {}))
     print("events: " + ", ".join(f"{kind} {n}" for kind, n in sorted(kinds.items())))
-    print(
-        "rank  longest call  frozen  replayed  repairs  hedged  RSS (pools) MiB          descriptors  threads    after -> at the end"
-    )
+    print("rank  longest call  frozen  replayed  repairs  hedged  RSS (pools) MiB              descriptors  threads")
     for r in filter(None, reports):
         first, last = _ends(r)
         print(
