@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import pytest
-from fault_lab import ENVIRONMENT, PROGRAM, Outcome, run
+from fault_lab import ENVIRONMENT, PROGRAM, Outcome, rail_events, run
 from test_recovery import BACK, came_back
 
 from r2ccl.lab import Fabric, Run, available
@@ -142,6 +142,30 @@ def test_case_11_a_scanner_of_ports_while_a_rail_comes_back(fabric: Fabric) -> N
         touched = scanner.stdout.read()
     came_back(outcome, 1)
     assert "touched 10.101.0.1 " in touched, touched  # where rank 0 waits for the link to be connected again
+
+
+# -- flapping or dead --------------------------------------------------------------------------------------------------
+
+
+def test_case_09_a_flapping_port_and_a_silent_rail_are_told_apart(fabric: Fabric) -> None:
+    """By the events of the host: a rail that goes down and up, or a verdict about what is silent, with rail and peer."""
+    outcome = run(fabric, ["on='inside 3' host=0 rail=1 flap 100ms 4"], "--seconds", 1.5)
+    (story,) = rail_events(outcome, 0, 1)
+    assert story.count("RAIL_DOWN") >= 2, outcome.text
+    assert story.count("RAIL_UP") >= 2, outcome.text
+    assert "LINK_SUSPECT/INTERFACE" in story, outcome.text
+
+    outcome = run(fabric, ["on='inside 3' host=0 rail=1 loss 100"], "--seconds", 3)
+    for rank in range(2):
+        events = [e for e in outcome.reports[rank]["events"] if e[2] == 1]
+        assert not [e for e in events if e[0].startswith("RAIL")], outcome.text
+        causes = [e[3] for e in events if e[0] == "LINK_SUSPECT"]
+        assert len(causes) == 1, outcome.text
+        assert causes[0] in ("STALL", "HEARTBEAT", "PEER", "RAIL"), outcome.text
+        verdicts = [(e[1], e[-1]) for e in events if e[0] == "VERDICT"]
+        assert len(verdicts) == 1, outcome.text
+        assert verdicts[0][0] == 1 - rank
+        assert verdicts[0][1] in ("LOCAL_RAIL", "REMOTE_RAIL", "PATH"), outcome.text
 
 
 # -- starts ------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,9 @@ FILL = 0xA5
 V_OPS = ("all_gather_v", "reduce_scatter_v", "all_to_all_v")
 NAMES = (*OPS, *V_OPS, "burst", "pairs")
 REDUCING = ("reduce_scatter_v", "burst", *(op.name for op in OPS.values() if op.reduces))
+REPERTOIRE = (
+    400  # kinds of calls of a seed: each has a plan that is kept, and a growth of memory would not be told from those
+)
 COMPLEX = (DType.COMPLEX64, DType.COMPLEX128)
 
 
@@ -46,14 +49,18 @@ class Drawn:
 
 
 def draw(seed: int, number: int, ranks: int, max_bytes: int) -> Drawn:
-    """The call of that number: sizes from nothing to ``max_bytes``, small ones as often as large ones."""
-    chance = random.Random(f"{seed}/{number}")
-    name, dtype = chance.choice(NAMES), chance.choice(list(DType))
+    """The call of that number: one of the seed's ``REPERTOIRE``, with a size of its own within a factor of two.
+
+    Sizes from nothing to ``max_bytes``, small ones as often as large ones.
+    """
+    own = random.Random(f"{seed}/{number}")
+    kind = random.Random(f"{seed} kind {own.randrange(REPERTOIRE)}")
+    name, dtype = kind.choice(NAMES), kind.choice(list(DType))
     ops = [op for op in ReduceOp if not (dtype is DType.BOOL and op is ReduceOp.AVG)]
     if dtype in COMPLEX:
         ops = [op for op in ops if op not in (ReduceOp.MIN, ReduceOp.MAX)]
-    nbytes = 0 if chance.random() < 0.03 else int(2 ** chance.uniform(0, np.log2(max_bytes)))
-    return Drawn(number, name, dtype, chance.choice(ops), nbytes, chance.randrange(ranks), chance.random() < 0.4)
+    nbytes = 0 if kind.random() < 0.03 else int(2 ** kind.uniform(0, np.log2(max_bytes)) * own.uniform(0.5, 1))
+    return Drawn(number, name, dtype, kind.choice(ops), nbytes, kind.randrange(ranks), kind.random() < 0.4)
 
 
 @dataclass

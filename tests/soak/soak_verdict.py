@@ -14,7 +14,7 @@ from r2ccl.lab import FiredFault, RunResult
 from r2ccl.lab.kinds import kind_named
 
 WARM_UP = 0.25  # of the time: pools have grown to the window by then
-SLACK_KIB = 12 << 10  # of resident memory without the pools, from after the warm-up to the last quarter; both medians
+SLACK_KIB = 8 << 10  # of resident memory without the pools, from after the warm-up to the last quarter; both medians
 POOLS_KIB = 14 << 10  # what the pools of a peer hold at most: ``staging_bytes``, and copies of small messages
 LONG_S = 60.0  # runs from here on must have used every collective and met most kinds of faults
 
