@@ -116,10 +116,15 @@ def test_a_rail_that_returns_at_a_tenth_of_its_speed(fabric: Fabric) -> None:
         "on='inside 3' host=1 rail=1 rate 20mbit",
     ]
     outcome = run(fabric, faults, "--seconds", 6, env=BACK)
-    came_back(outcome, 1)
     check_faults_fired(outcome)
+    assert outcome.result.exit_code == 0, outcome.text
+    for report in outcome.reports:
+        assert report["wrong"] == 0, outcome.text
+        assert report["leaked"] == {}, outcome.text
+        kinds = outcome.kinds(report["rank"], 1 - report["rank"], 1)
+        assert kinds.index("LINK_DOWN") < kinds.index("LINK_PROBATION") < kinds.index("LINK_UP"), kinds
     slow, fast = carried_after(outcome, 1), carried_after(outcome, 0)
-    assert slow < fast / 2, (slow, fast)
+    assert 1 << 20 < slow < fast / 2, (slow, fast, outcome.text)
 
 
 def test_a_rail_that_was_dead_at_the_start_joins_later(fabric: Fabric) -> None:
