@@ -44,7 +44,7 @@ def faults_of(result: RunResult, planned: list[Planned]) -> Log:
 
 
 def _left_a_trace(fault: FiredFault) -> bool:
-    """Link states, carrier changes, rates in force and dropped frames, as the kernel shows them."""
+    """Link states, carrier changes, addresses, rates in force and dropped frames, as the kernel shows them."""
     kind = fault.spec.kind
     for place, now in fault.evidence.items():
         later = fault.evidence_at_end.get(place, now)
@@ -55,6 +55,8 @@ def _left_a_trace(fault: FiredFault) -> bool:
             return now["rate"] != "none"
         elif kind == "flap":
             return later["carrier_changes"] > 1
+        elif kind in ("address", "route"):
+            return not now[kind]
         elif now[{"port-down": "port", "switch": "switch"}.get(kind, "nic")] != "up":
             return True
     return False
