@@ -1,6 +1,6 @@
 """Every kind of fault alone, and pairs of them on different rails, drawn by chance.
 
-The same draws every time. More of them: ``R2CCL_FAULT_EXAMPLES=200 pytest tests/lab/test_faults_chance.py``.
+The same draws every time. More of them: ``FAULT_EXAMPLES=200 pytest tests/lab/test_faults_chance.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CUTS = ["down", "port-down", "removed", "blackhole", "rx-drop", "tx-drop", "swit
 CUTS += [kind for kind in ("address", "route") if kind in LAB_KINDS]
 SLOW = ["loss 5", "loss 30", *(f"rate {RATE_MBIT * percent / 100:g}mbit" for percent in (50, 25, 5))]
 KINDS = [*CUTS, *SLOW, "flap 100ms 4", "flap 200ms 2"]
-EXAMPLES = int(os.environ.get("R2CCL_FAULT_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("FAULT_EXAMPLES", "6"))
 BY_CHANCE = settings(
     max_examples=EXAMPLES,
     derandomize=EXAMPLES == 6,
