@@ -318,7 +318,6 @@ void Engine::carry_out(Peer& peer) {
           links_changed();  // it failed in probation, and is to be connected again
         }
         fence(peer, a.link);
-        links_changed();
         peer.shares.lose(a.link);
         peer.links[a.link]->probation.failed(monotonic_ns());
         if (!settings_.failover)
