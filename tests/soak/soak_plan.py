@@ -6,13 +6,23 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from r2ccl.lab import KINDS as LAB_KINDS
 from r2ccl.lab import MGMT
 
 Place = tuple[int, int]  # host, rail
-CUTS = ("down", "port-down", "removed", "blackhole", "rx-drop", "tx-drop", "loss 100%", "reset", "switch", "flap")
-CUTS += tuple(kind for kind in ("address", "route") if kind in LAB_KINDS)
-SLOW = ("loss 5%", "loss 30%", "rate 50%", "rate 25%", "rate 5%")
+CUTS = (
+    "down",
+    "port-down",
+    "removed",
+    "blackhole",
+    "rx-drop",
+    "tx-drop",
+    "loss 100%",
+    "reset",
+    "switch",
+    "flap",
+    "address",
+)
+SLOW = ("loss 5%", "loss 30%", "rate 50%", "rate 25%", "rate 5%", "route")  # the rail still carries something
 OUTAGE, CONTROL = "outage", "control"
 KINDS = (*CUTS, *SLOW, CONTROL, OUTAGE)
 FIRST_S = 3.0  # the first calls are made in peace
