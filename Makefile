@@ -2,6 +2,7 @@
 #
 #   PYTHON=python3.12 make venv        another interpreter
 #   make test PYTEST_ARGS="-k balance" only some Python tests
+#   SEED=7 SOAK_SECONDS=60 make soak   repeat a soak, or a shorter one
 #   JOBS=8 make test                   more compilers at once (default: one per core)
 
 SHELL := /bin/bash
@@ -13,6 +14,8 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SOAK_SECONDS ?= 600
+SEED ?=
 
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
@@ -29,7 +32,7 @@ CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name 
 CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd')
 PYTHON_DIRS := src tests tools $(wildcard perf)
 
-.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench bench-faults clean distclean lab-tools
+.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench bench-faults soak clean distclean lab-tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -85,6 +88,9 @@ test-asan: $(REQUIREMENTS) ## the C++ tests under AddressSanitizer and Undefined
 
 test-tsan: $(REQUIREMENTS) ## the C++ tests under ThreadSanitizer
 	tools/native_tests.sh $(BUILD)/tsan thread $(JOBS)
+
+soak: build lab-tools ## ten minutes of random faults and recoveries while all collectives run, every element compared
+	$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))
 
 # ---------------------------------------------------------------------------------------------------- quality
 

@@ -51,7 +51,7 @@ def test_collective(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_causes_of_suspicion(kind: str) -> None:
+def test_case_09_causes_of_suspicion(kind: str) -> None:
     """The end that notices names why; the other end was told."""
     outcomes = run_case(repeat(all_reduce, COUNT), {0: script(kind, after_bytes=MIB // 2)}, [(0, 1, 1)])
     causes = [o.events[o.first(EventKind.LINK_SUSPECT, 1)].cause for o in outcomes]

@@ -100,7 +100,7 @@ def check(
     """
     places, text = list(places), outcome.text
     assert outcome.result.exit_code == 0, text
-    _check_faults_fired(outcome)
+    check_faults_fired(outcome)
     dead = dead_links(fabric, places, outcome.ranks_per_host)
     never = dead_links(fabric, absent, outcome.ranks_per_host)
     for report in outcome.reports:
@@ -135,7 +135,7 @@ def check(
             assert cut.silent is True, f"{cut}\n{text}"
 
 
-def _check_faults_fired(outcome: Outcome) -> None:
+def check_faults_fired(outcome: Outcome) -> None:
     """Each fault acted, as the kernel shows it: link states, dropped frames."""
     for fault in outcome.result.faults:
         assert fault.fired_s is not None, f"{fault.spec.text} never fired\n{outcome.text}"
@@ -156,6 +156,8 @@ def _check_faults_fired(outcome: Outcome) -> None:
                 assert now[kind] is False, fault
             elif kind == "flap":
                 assert later["carrier_changes"] > 1, fault
+            elif kind == "rate":
+                assert now["rate"] == fault.spec.arguments[0], fault
 
 
 def rail_events(outcome: Outcome, host: int, rail: int) -> list[list[str]]:

@@ -121,9 +121,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.9, help="at least so long after iteration --cut-at")
     parser.add_argument("--cut-at", type=int, default=3, help="the iteration in which the first fault strikes")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds of idleness before each iteration")
+    parser.add_argument("--late", type=float, default=0.0, help="seconds that all ranks but 0 start later")
     parser.add_argument("--corrupt", type=int, default=-1, help="iteration whose result rank 1 falsifies")
     options = parser.parse_args()
     before = holdings()
+    if os.environ["RANK"] != "0":
+        time.sleep(options.late)
     begin = time.monotonic()
     comm = r2ccl.init()
     rank = Rank(options, comm)

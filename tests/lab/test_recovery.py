@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from fault_lab import Outcome, run
+from fault_lab import Outcome, check_faults_fired, run
 
 from r2ccl.lab import Fabric, available
 
@@ -38,6 +38,16 @@ def came_back(outcome: Outcome, rail: int) -> None:
         assert kinds.index("LINK_DOWN") < kinds.index("LINK_PROBATION") < kinds.index("LINK_UP"), kinds
         states = {name: state for _, name, state, *_ in report["links"]}
         assert states[f"rail{rail}"] == "up", outcome.text
+    if any(fault.healed_s is not None for fault in outcome.result.faults):
+        carried = carried_after(outcome, rail)
+        assert carried > 1 << 20, f"{carried} bytes after its return\n{outcome.text}"
+
+
+def carried_after(outcome: Outcome, rail: int, host: int = 0) -> int:
+    """Bytes over a rail from the last heal to the end, as the kernel counts them."""
+    samples = outcome.result.samples
+    healed = [s for s in samples if s.label.startswith("before")]
+    return samples[-1].rails[host, rail].nic.total_bytes - healed[-1].rails[host, rail].nic.total_bytes
 
 
 @pytest.mark.parametrize("kind", ["blackhole", "down", "port-down", "tx-drop", "removed"])
@@ -77,6 +87,44 @@ def test_case_02_a_rail_that_flaps_is_let_in_once_it_is_steady(fabric: Fabric) -
     for report in outcome.reports:
         ups = outcome.kinds(report["rank"], 1 - report["rank"], 1).count("LINK_UP")
         assert ups <= 3, outcome.text  # 8 times down and up
+
+
+def test_the_same_rail_fails_again_during_probation(fabric: Fabric) -> None:
+    """It is up too shortly to prove itself, some of the times at least; at last it stays."""
+    outcome = run(fabric, ["on='inside 3' host=0 rail=1 flap 120ms 8"], "--seconds", 7, env=BACK)
+    came_back(outcome, 1)
+    stories = [outcome.kinds(rank, 1 - rank, 1) for rank in range(2)]
+    assert any(kinds.count("LINK_PROBATION") > kinds.count("LINK_UP") for kinds in stories), stories
+
+
+def test_recovery_while_another_rail_is_failing(fabric: Fabric) -> None:
+    """Rail 1 of one host returns at the moment when rail 2 of the other is lost for good."""
+    faults = [
+        "on='inside 3' host=0 rail=1 blackhole for=600ms",
+        "on='inside 3' after=650ms host=1 rail=2 down",
+    ]
+    outcome = run(fabric, faults, "--seconds", 5, env=BACK)
+    came_back(outcome, 1)
+    for report in outcome.reports:
+        assert {rail: state for _, rail, state, *_ in report["links"]}["rail2"] == "down", outcome.text
+
+
+def test_a_rail_that_returns_at_a_tenth_of_its_speed(fabric: Fabric) -> None:
+    """It is used again, for what it can carry: the others carry the rest."""
+    faults = [
+        "on='inside 3' host=0 rail=1 blackhole for=600ms",
+        "on='inside 3' host=1 rail=1 rate 20mbit",
+    ]
+    outcome = run(fabric, faults, "--seconds", 6, env=BACK)
+    check_faults_fired(outcome)
+    assert outcome.result.exit_code == 0, outcome.text
+    for report in outcome.reports:
+        assert report["wrong"] == 0, outcome.text
+        assert report["leaked"] == {}, outcome.text
+        kinds = outcome.kinds(report["rank"], 1 - report["rank"], 1)
+        assert kinds.index("LINK_DOWN") < kinds.index("LINK_PROBATION") < kinds.index("LINK_UP"), kinds
+    slow, fast = carried_after(outcome, 1), carried_after(outcome, 0)
+    assert 1 << 20 < slow < fast / 2, (slow, fast, outcome.text)
 
 
 def test_a_rail_that_was_dead_at_the_start_joins_later(fabric: Fabric) -> None:

@@ -28,6 +28,10 @@ from r2ccl.lab import KINDS, MGMT, ScheduledFault, parse_fault
             "on='step 3' host=0 rail=0 reset for=1s",
             {"kind": "reset", "host": 0, "rail": 0, "on": "step 3", "for_s": 1.0},
         ),
+        (
+            "on='step 3' after=80ms host=0 rail=0 down",
+            {"kind": "down", "host": 0, "rail": 0, "on": "step 3", "after_s": 0.08},
+        ),
     ],
 )
 def test_reads(text: str, expected: dict) -> None:
@@ -57,6 +61,8 @@ def test_reads(text: str, expected: dict) -> None:
         ("t=1s t=2s host=0 rail=0 down", "t= is given twice"),
         ("t= host=0 rail=0 down", "'t=' has no value"),
         ("on='step host=0 rail=0 down", "quotes"),
+        ("t=1s after=2s host=0 rail=0 down", "after="),
+        ("on=x after=2 host=0 rail=0 down", "after='2' is no duration"),
     ],
 )
 def test_refuses_and_names_the_word(text: str, named: str) -> None:

@@ -294,10 +294,15 @@ def test_unusable_arrays() -> None:
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize(
-    "body", [read_only_outputs, sizes_and_types, ranks_and_groups, overlaps, accepted], ids=lambda b: b.__name__
+    "body", [read_only_outputs, sizes_and_types, ranks_and_groups, accepted], ids=lambda b: b.__name__
 )
 def test_arguments(body: Callable[[Comm], None], n: int) -> None:
     run_ranks(body, n, timeout_s=30)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_case_29_arrays_that_overlap_are_refused(n: int) -> None:
+    run_ranks(overlaps, n, timeout_s=30)
 
 
 def test_a_world_of_one_checks_as_well() -> None:

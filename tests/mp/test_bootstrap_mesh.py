@@ -422,7 +422,7 @@ def test_ranks_of_one_host_must_agree_on_shared_memory() -> None:
         assert "Config.shm is False at rank 1 and True at rank 0" in str(error)
 
 
-def test_case_7_rails_that_exist_but_do_not_connect_are_an_error_on_every_rank() -> None:
+def test_case_07_rails_that_exist_but_do_not_connect_are_an_error_on_every_rank() -> None:
     def configure(rank: int) -> Config:
         if rank == 0:
             import r2ccl.bootstrap.listeners as listeners

@@ -112,7 +112,7 @@ def every_combination(comm: r2ccl.Communicator) -> bytes:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("n", "hosts", "rails"), [(1, 1, 0), (3, 1, 0), (4, 2, 2)])
-def test_every_dtype_and_operator(n: int, hosts: int, rails: int) -> None:
+def test_case_30_every_dtype_and_operator(n: int, hosts: int, rails: int) -> None:
     results = run_ranks(every_combination, n, hosts=hosts, rails=rails, timeout_s=50)
     assert len(set(results)) == 1, "ranks differ in the bits of a result"
 
@@ -225,7 +225,7 @@ def refused(comm: r2ccl.Communicator) -> None:
     assert before == 0, "a refused call was begun"
 
 
-def test_combinations_without_meaning_are_refused_everywhere() -> None:
+def test_case_30_combinations_without_meaning_are_refused_everywhere() -> None:
     run_ranks(refused, 3, timeout_s=20)
     with pytest.raises(RankError, match="DID NOT RAISE"):  # negative control: a good combination is not refused
         run_ranks(lambda comm: _expect_refusal(comm), 2, timeout_s=20)

@@ -42,7 +42,7 @@ def wait_for(path: Path, count: int = 1, timeout_s: float = 10.0) -> None:
 
 
 @LAYOUTS
-def test_timeout_names_whom_it_waits_for(hosts: int, rails: int) -> None:
+def test_case_24_timeout_names_whom_it_waits_for(hosts: int, rails: int) -> None:
     """case_24, case_38: one rank does not come. The others say so, and say what they were doing."""
 
     def work(comm: Comm) -> str:
@@ -221,7 +221,7 @@ def victims(comm: Comm, folder: str) -> tuple[str, float]:
 
 @LAYOUTS
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_rank_is_named_by_all_survivors(tmp_path: Path, hosts: int, rails: int, victim: int) -> None:
+def test_case_23_a_killed_rank_is_named_by_all_survivors(tmp_path: Path, hosts: int, rails: int, victim: int) -> None:
     """case_23: SIGKILL in the middle of collectives."""
     with RankGroup(victims, 4 if hosts == 1 else 3, hosts=hosts, rails=rails, args=(str(tmp_path),)) as group:
         wait_for(tmp_path / "ready", len(group.pids))
@@ -266,7 +266,9 @@ def test_a_rank_killed_between_calls_is_noticed(tmp_path: Path) -> None:
 
 
 @LAYOUTS
-def test_a_frozen_rank_is_a_timeout_and_close_does_not_wait_for_it(tmp_path: Path, hosts: int, rails: int) -> None:
+def test_case_23_a_frozen_rank_is_a_timeout_and_close_does_not_wait_for_it(
+    tmp_path: Path, hosts: int, rails: int
+) -> None:
     """case_23: SIGSTOP. The kernel keeps its sockets open, so nobody can know that it will not come back."""
     with RankGroup(victims, 3, hosts=hosts, rails=rails, args=(str(tmp_path),)) as group:
         wait_for(tmp_path / "ready", 3)

@@ -147,7 +147,7 @@ def check(outcomes: list[tuple[str, float, float]]) -> list[str]:
 
 @pytest.mark.parametrize(("n", "hosts", "rails", "odd"), [(3, 1, 0, 1), (4, 2, 2, 3), (3, 3, 1, 0)])
 @pytest.mark.parametrize("body", CASES, ids=lambda b: b.__name__)
-def test_the_odd_one_out_is_named(body: Body, n: int, hosts: int, rails: int, odd: int) -> None:
+def test_case_26_the_odd_one_out_is_named(body: Body, n: int, hosts: int, rails: int, odd: int) -> None:
     outcomes = run_ranks(provoke, n, hosts=hosts, rails=rails, args=(body, odd, Barrier(n)), timeout_s=20)
     for text in check(outcomes):
         assert text.startswith("ranks disagree about collective call"), text
@@ -156,7 +156,7 @@ def test_the_odd_one_out_is_named(body: Body, n: int, hosts: int, rails: int, od
 
 @pytest.mark.parametrize(("hosts", "rails"), [(1, 0), (2, 2)])
 @pytest.mark.parametrize("body", [size, dtype, operator, order, collective], ids=lambda b: b.__name__)
-def test_of_two_both_are_named(body: Body, hosts: int, rails: int) -> None:
+def test_case_26_of_two_both_are_named(body: Body, hosts: int, rails: int) -> None:
     for text in check(run_ranks(provoke, 2, hosts=hosts, rails=rails, args=(body, 1, Barrier(2)), timeout_s=20)):
         assert "rank 0 calls " in text
         assert "rank 1 calls " in text

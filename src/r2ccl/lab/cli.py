@@ -65,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
             f"kinds of faults:\n{kinds}\n\nexamples:\n"
             "  --fault 't=2s host=0 rail=1 down' --fault 't=6s host=0 rail=1 heal'\n"
             "  --fault \"on='step 3' host=1 rail=2 loss 30 for=500ms\"\n"
-            "t counts from the start of the ranks; on=TEXT waits for a line of their output that contains TEXT."
+            "t counts from the start of the ranks; on=TEXT waits for a line of their output that contains TEXT,\n"
+            "and after=TIME for so long after it."
         ),
     )
     run.add_argument("--hosts", type=int, default=2, help="hosts (default 2)")

@@ -1,4 +1,4 @@
-"""The grammar of ``--fault``: ``t=2s host=0 rail=1 down``, ``on='step 3' host=1 rail=2 loss 30 for=500ms``.
+"""The grammar of ``--fault``: ``t=2s host=0 rail=1 down``, ``on='step 3' after=80ms host=1 rail=2 loss 30 for=500ms``.
 
 Words with ``=`` stand anywhere; the first other word is the kind, those after it are its arguments.
 """
@@ -12,14 +12,15 @@ from typing import Any
 from ..errors import InvalidArgument
 from .kinds import MGMT, kind_named, parse_duration_s
 
-_KEYS = ("t", "on", "host", "rail", "for")
+_KEYS = ("t", "on", "after", "host", "rail", "for")
 
 
 @dataclass(frozen=True)
 class ScheduledFault:
     """One fault and when it is due: ``at_s`` seconds after the ranks started, or when a line contains ``on``.
 
-    ``host`` or ``rail`` is None where the kind does not need it. ``for_s``: healed after so many seconds.
+    ``after_s``: so many seconds after that line. ``host`` or ``rail`` is None where the kind does not need it.
+    ``for_s``: healed after so many seconds.
     """
 
     text: str
@@ -30,6 +31,7 @@ class ScheduledFault:
     at_s: float | None = None
     on: str | None = None
     for_s: float | None = None
+    after_s: float | None = None
 
 
 def parse_fault(text: str, hosts: int, rails: int) -> ScheduledFault:
@@ -54,6 +56,8 @@ def parse_fault(text: str, hosts: int, rails: int) -> ScheduledFault:
             values[key] = value
     if ("t" in values) == ("on" in values):
         raise _bad(text, "exactly one of t=TIME (like t=2s) and on=TEXT (a text in the ranks' output) is needed")
+    if "after" in values and "on" not in values:
+        raise _bad(text, "after= is counted from the line that on= waits for, and there is no on=")
     if not bare:
         raise _bad(text, "no kind of fault is named, such as down, blackhole or heal")
     try:
@@ -74,6 +78,7 @@ def parse_fault(text: str, hosts: int, rails: int) -> ScheduledFault:
         at_s=_duration(text, values, "t"),
         on=values.get("on"),
         for_s=_duration(text, values, "for"),
+        after_s=_duration(text, values, "after"),
     )
 
 

@@ -24,6 +24,7 @@ class FiredFault:
 
     spec: ScheduledFault
     places: list[Place]
+    due: bool = False  # its line was printed
     called_s: float | None = None
     fired_s: float | None = None
     healed_s: float | None = None
@@ -68,7 +69,12 @@ class Script:
     def on_line(self, line: str) -> None:
         """A rank has printed a line."""
         for fault in self.faults:
-            if fault.spec.on is not None and fault.called_s is None and fault.spec.on in line:
+            if fault.spec.on is None or fault.due or fault.spec.on not in line:
+                continue
+            fault.due = True
+            if fault.spec.after_s:
+                self._at(self._now_s() + fault.spec.after_s, lambda fault=fault: self._fire(fault))  # type: ignore[misc]
+            else:
                 self._fire(fault)
 
     def end(self) -> None:

@@ -314,6 +314,7 @@ bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
 
 void Engine::tick_probation(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
+  slot.probation.others(peer.failover.any_usable());
   switch (slot.probation.step(now)) {
     case Probation::Verdict::kWait:
       return;

@@ -192,7 +192,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       break;
     case FrameKind::kNotice:
       if (h.message >= peer.links.size() || peer.links[h.message]->link->lossless()) break;
-      if (peer.failover.usable(h.message))
+      if (peer.failover.usable(h.message) && h.chunk == peer.failover.generation(h.message))
         event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[h.message]->link->rail()), kCausePeer, 0);
       peer.links[h.message]->cause = kCausePeer;
       peer.failover.notice(h.message, h.chunk, ids_of(h, payload), now, &peer.actions);

@@ -25,7 +25,7 @@ class Probation {
     begun_ns_ = now;
     pinged_ns_ = 0;
     asked_ = answered_ = 0;
-    peer_ready_ = false;
+    peer_ready_ = said_ready_ = false;
     admitted_ns_ = 0;
   }
   // It is in use again.
@@ -36,30 +36,36 @@ class Probation {
     if (admitted_ns_ == 0 && clean_ns_) clean_ns_ = std::min(2 * clean_ns_, kLongestNs);
   }
 
+  // Whether another link to the peer is in use. If none is, the shortest probation will do: this link can only help.
+  void others(bool in_use) noexcept { others_in_use_ = in_use; }
+
   uint32_t next_token() noexcept { return ++asked_; }
   void pong(uint32_t token) noexcept { answered_ = std::max(answered_, std::min(token, asked_)); }
   void peer_ready() noexcept { peer_ready_ = true; }
-  bool both_ready(Nanoseconds now) const noexcept { return peer_ready_ && clean(now); }
+  // What was said once holds: the peer may be using the link already.
+  bool both_ready(Nanoseconds now) const noexcept { return peer_ready_ && (said_ready_ || clean(now)); }
 
   Verdict step(Nanoseconds now) noexcept {
     if (answered_ == asked_) quiet_since_ns_ = now;
     if (asked_ > answered_ && now > quiet_since_ns_ + kAnswerNs) return Verdict::kFailed;
     if (now < pinged_ns_ + kPingEveryNs) return Verdict::kWait;
     pinged_ns_ = now;
-    return clean(now) ? Verdict::kReady : Verdict::kPing;
+    said_ready_ = said_ready_ || clean(now);
+    return said_ready_ ? Verdict::kReady : Verdict::kPing;
   }
 
   Nanoseconds clean_ns() const noexcept { return clean_ns_; }
 
  private:
   bool clean(Nanoseconds now) const noexcept {
-    return now >= begun_ns_ + clean_ns_ && answered_ >= 3 && asked_ - answered_ <= 2;
+    const Nanoseconds needed = others_in_use_ ? clean_ns_ : std::min(clean_ns_, kShortestNs);
+    return now >= begun_ns_ + needed && answered_ >= 3 && asked_ - answered_ <= 2;
   }
 
   Nanoseconds clean_ns_ = 0;
   Nanoseconds begun_ns_ = 0, pinged_ns_ = 0, quiet_since_ns_ = 0, admitted_ns_ = 0, failed_ns_ = 0;
   uint32_t asked_ = 0, answered_ = 0;
-  bool peer_ready_ = false;
+  bool peer_ready_ = false, said_ready_ = false, others_in_use_ = true;
 };
 
 }  // namespace r2ccl
