@@ -122,25 +122,21 @@ CASE(no_heartbeat_when_switched_off) {
   CHECK(h.step(kStart, kMs, kStart, 0, kAnswer) == Heartbeat::Verdict::kFine);
 }
 
-CASE(speed_is_told_in_steps_and_only_of_slow_rails) {
+CASE(speed_is_told_in_steps_only_of_slow_rails_and_not_often) {
   SpeedClass s;
-  for (double fast : {5000.0, 300.0, 150.0}) {
-    s.update(fast);
-    CHECK(s.value() == SpeedClass::kWhole);
-  }
-  s.update(100);
-  const uint8_t slow = s.value();
-  CHECK(slow == 54);  // 1 + 8 log2(100)
-  for (double near : {90.0, 140.0, 60.0}) {
-    s.update(near);
-    CHECK(s.value() == slow);
-  }
-  s.update(25);
+  Nanoseconds t = kStart;
+  auto later = [&](double mbps) {
+    s.update(t += SpeedClass::kRestNs, mbps);
+    return s.value();
+  };
+  for (double fast : {5000.0, 300.0, 150.0}) CHECK(later(fast) == SpeedClass::kWhole);
+  CHECK(later(100) == 54);  // 1 + 8 log2(100)
+  for (double near : {90.0, 140.0, 60.0}) CHECK(later(near) == 54);
+  CHECK(later(25) == 38);
+  s.update(t + kMs, 1000);
   CHECK(s.value() == 38);
-  s.update(0);
-  CHECK(s.value() == 1);
-  s.update(400);
-  CHECK(s.value() == SpeedClass::kWhole);
+  CHECK(later(0) == 1);
+  CHECK(later(400) == SpeedClass::kWhole);
 }
 
 int main(int argc, char** argv) { return test::run_cases(argc, argv); }

@@ -51,7 +51,7 @@ void Engine::update_levels(Nanoseconds now) {
     }
   }
   for (size_t r = 0; r < rails_.size(); ++r) {
-    if (bytes_per_ns[r] > 0) rails_[r].speed.update(bytes_per_ns[r] * 1e3);
+    if (bytes_per_ns[r] > 0) rails_[r].speed.update(now, bytes_per_ns[r] * 1e3);
     agreement_->set_own(r, links[r] > 0 && good[r] == 0 ? 0 : rails_[r].speed.value());
   }
 }

@@ -13,6 +13,8 @@ namespace {
 constexpr Nanoseconds kMillisecond = 1'000'000;
 // With very many links signs of life are asked for more rarely: this long for each.
 constexpr Nanoseconds kHeartbeatPerLinkNs = 100'000;
+// How long the verdict of the stall rule about loaded links of a rail is waited for, in its floors.
+constexpr Nanoseconds kLoadedFloors = 5;
 // A false alarm makes a link's detector more patient for so long.
 constexpr Nanoseconds kForgetAlarmsNs = 10'000 * kMillisecond;
 
@@ -149,16 +151,16 @@ void Engine::tick_exam(uint32_t r, Nanoseconds now) {
     if (!peer || peer->gone || peer->said_goodbye) continue;
     for (uint32_t l = 0; l < peer->links.size(); ++l) {
       LinkSlot& slot = *peer->links[l];
-      if (slot.link->rail() != r || slot.link->lossless() || slot.ended_ns) continue;
+      if (slot.link->rail() != r || slot.link->lossless()) continue;
       if (!peer->failover.usable(l)) {
         if (slot.diagnosis.open() && !slot.diagnosis.have_mine()) count_silent(*peer);
-      } else if (slot.answered_ns > since) {
-        ++answers.answered;
-      } else if (!peer->ledger.empty(l) && now < since + 4 * settings_.stall_floor_ns) {
+      } else if (slot.answered_ns > since || slot.ended_ns) {
+        answers.answered += slot.ended_ns == 0;
+      } else if (!peer->ledger.empty(l) && now < since + kLoadedFloors * settings_.stall_floor_ns) {
         return;  // it is loaded, and the stall rule watches it: its verdict is waited for
-      } else if (peer->ledger.empty(l) && heard_elsewhere(*peer, l) > since) {
+      } else if (heard_elsewhere(*peer, l) > since) {
         count_silent(*peer);
-        silent.emplace_back(peer.get(), l);
+        if (peer->ledger.empty(l)) silent.emplace_back(peer.get(), l);
       }
     }
   }

@@ -55,19 +55,24 @@ class LinkRate {
 class SpeedClass {
  public:
   static constexpr uint8_t kWhole = 255;
-  static constexpr double kSlowMBps = 128, kFastMBps = 256;
+  static constexpr double kSlowMBps = 128, kFastMBps = 384;
+  static constexpr Nanoseconds kRestNs = 5'000'000'000;
 
   uint8_t value() const noexcept { return value_; }
-  void update(double megabytes_per_s) noexcept {
-    const double now = 1 + 8 * std::log2(std::max(megabytes_per_s, 1.0));
+  void update(Nanoseconds now, double megabytes_per_s) noexcept {
+    if (changed_ns_ != 0 && now < changed_ns_ + kRestNs) return;
+    const double speed = 1 + 8 * std::log2(std::max(megabytes_per_s, 1.0));
+    const uint8_t before = value_;
     if (megabytes_per_s >= kFastMBps) {
       value_ = kWhole;
-    } else if (value_ == kWhole ? megabytes_per_s < kSlowMBps : std::abs(now - value_) >= 8) {
-      value_ = static_cast<uint8_t>(std::lround(now));
+    } else if (value_ == kWhole ? megabytes_per_s < kSlowMBps : std::abs(speed - value_) >= 8) {
+      value_ = static_cast<uint8_t>(std::lround(speed));
     }
+    if (value_ != before) changed_ns_ = now;
   }
 
  private:
+  Nanoseconds changed_ns_ = 0;
   uint8_t value_ = kWhole;
 };
 
