@@ -105,7 +105,7 @@ class View:
             "calls": stats["calls"],
             "rails": self._rails_with_verdicts(stats),
             "ranks": [rank_of(r) for r in reports],
-            "culprits": [{"ranks": c.ranks, "reason": c.reason, "waiters": c.waiters} for c in found],
+            "culprits": [{"ranks": c.ranks, "reason": c.reason, "waiters": c.waiters, "text": str(c)} for c in found],
             "text": "; ".join(str(c) for c in found),
         }
 
