@@ -17,10 +17,10 @@ from ..bootstrap.base import Deadline
 from ..bootstrap.mesh import relink
 from ..bootstrap.route import Around
 from ..errors import R2cclError
+from ..threads import start_quiet
 from .ended import EndedRanks
 from .identity import Identities
 from .probe import probe
-from ..threads import start_quiet
 
 log = logging.getLogger("r2ccl.health")
 

@@ -182,8 +182,7 @@ std::string Engine::report() {
   s += "],\"in_flight\":[";  // to whom something was sent that is not known to have arrived
   size_t targets = 0;
   for (auto& peer : peers_)
-    if (peer && !peer->ledger.empty() && targets < kMaxWaits)
-      s += (targets++ ? "," : "") + std::to_string(peer->rank);
+    if (peer && !peer->ledger.empty() && targets < kMaxWaits) s += (targets++ ? "," : "") + std::to_string(peer->rank);
   return s + "]}";
 }
 
