@@ -19,7 +19,7 @@ from .records import TraceKind, read
 Slice = tuple[int, int, str, dict[str, Any]]  # begin and end in ns, name, arguments
 Instant = tuple[int, str, dict[str, Any]]
 _GAP_NS = 1000  # between slices of a row: readers round times
-_LINK_EVENTS = frozenset(k for k in EventKind if k.name.startswith(("LINK_", "RAIL_", "REPLAY", "REPAIR")))
+_LINK_EVENTS = frozenset(k for k in EventKind if k.name.startswith(("LINK_", "RAIL_", "REPLAY", "REPAIR", "VERDICT")))
 
 
 class Timeline:
