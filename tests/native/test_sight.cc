@@ -40,7 +40,7 @@ CASE(a_survey_names_whom_a_call_waits_for) {
     const std::string text = cluster[0].survey(kSecond);
     CHECK(has(text, R"([{"rank":0,"state":"OK","error":"","submitted":1,"finished":0)"));
     CHECK(has(text, R"({"rank":2,"state":"OK","error":"","submitted":0,"finished":0)"));
-    CHECK(has(text, R"("current":{"number":0,"call":"all_reduce(count=1000, float32, sum)")"));
+    CHECK(has(text, R"-("current":{"number":0,"call":"all_reduce(count=1000, float32, sum)")-"));
     CHECK(has(text, "[2,1,0,1]"));  // a chunk to come from rank 2
     CHECK(cluster[2].submit(args(2), false, &tickets[2]) == Status::OK);
     for (int r = 0; r < 3; ++r) CHECK(wait_for(cluster[r], tickets[r]) == Status::OK);
@@ -85,13 +85,11 @@ CASE(surveys_from_several_threads_beside_calls) {
     });
   }
   cluster.each([&](int r) {
-    for (uint32_t c = 0; c < 100 || surveys < 20; ++c) {
-      // The same number everywhere: the last call says so.
+    for (uint32_t c = 0; c < 200; ++c) {
       const auto mine = values(r, 3000, c);
       std::vector<float> sum(3000);
       CHECK(run_call(cluster[r], call_args(*plans[r], kAllReduce, mine.data(), sum.data(), 3000)) == Status::OK);
       CHECK(same_bits(sum, sums(3, 3000, c)));
-      if (c >= 99) break;
     }
   });
   stop = true;

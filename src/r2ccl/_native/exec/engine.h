@@ -335,6 +335,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::string report();
   std::string report_of_silent(const Peer& peer);
   bool ask(Peer& peer, uint32_t token, bool over_links);
+  void no_answer(const Peer& peer);
   void status_frame(Peer& peer, int32_t via, const FrameHeader& header, const uint8_t* payload);
 
   // trace.cc

@@ -413,6 +413,7 @@ bool Engine::needs(const Peer& peer) const noexcept {
 void Engine::control_ended(Peer& peer, int error) {
   const bool orderly = error == FrameStream::kClosed || error == ECONNRESET || error == EPIPE;
   peer.control->close();
+  if (orderly) no_answer(peer);
   if (peer.said_goodbye || peer.gone) return;
   // The peer's kernel ended the socket: the process is gone. Anything else is the network's doing: rails may live.
   if (orderly && status() == Status::OK) peer_lost(peer.rank, true, "its process ended");

@@ -204,7 +204,7 @@ bool Engine::ask(Peer& peer, uint32_t token, bool over_links) {
   const FrameHeader h{.kind = FrameKind::kStatusAsk, .token = token};
   if (!over_links && peer.control && peer.control->open()) return peer.control->send(h);
   bool any = false;
-  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+  for (uint32_t l = 0; l < peer.links.size() && !peer.said_goodbye; ++l) {
     LinkSlot& slot = *peer.links[l];
     if (!peer.failover.usable(l) || slot.ended_ns || slot.link->lossless()) continue;
     slot.link->control(h, nullptr);
@@ -233,6 +233,15 @@ void Engine::status_frame(Peer& peer, int32_t via, const FrameHeader& h, const u
   if (h.token != survey_.token || r >= survey_.expected.size() || !survey_.expected[r]) return;  // late, or a copy
   survey_.expected[r] = false;
   survey_.answers[r].assign(reinterpret_cast<const char*>(payload), h.bytes);
+  if (--survey_.missing == 0) survey_.changed.notify_all();
+}
+
+// The peer's process, or its communicator, has ended: nobody need wait for its answer.
+void Engine::no_answer(const Peer& peer) {
+  std::lock_guard lock(survey_.mutex);
+  const auto r = static_cast<size_t>(peer.rank);
+  if (r >= survey_.expected.size() || !survey_.expected[r]) return;
+  survey_.expected[r] = false;
   if (--survey_.missing == 0) survey_.changed.notify_all();
 }
 
