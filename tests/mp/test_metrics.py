@@ -68,19 +68,23 @@ def test_a_scrape_shows_what_stats_shows() -> None:
         for _ in range(5):
             comm.all_reduce(x)
         comm.barrier()
-        time.sleep(0.1)
-        stats = comm.stats()
+        # The other rank may be in its next barrier already: what is shown lies between two looks.
+        before = comm.stats()
         samples = scrape(port + comm.local_rank)
+        after = comm.stats()
         own = {"rank": str(comm.rank), "job": "bench", "comm": "world"}
-        assert value(samples, "r2ccl_calls_total", **own) == stats["calls"] == 6
+        assert value(samples, "r2ccl_calls_total", **own) == before["calls"] == 6
         for direction in ("sent", "received"):
-            assert value(samples, "r2ccl_chunks_total", direction=direction, **own) == stats[f"chunks_{direction}"]
+            shown, key = value(samples, "r2ccl_chunks_total", direction=direction, **own), f"chunks_{direction}"
+            assert 5 < before[key] <= shown <= after[key]
         for key in ("replayed_chunks", "hedged_chunks", "duplicate_chunks", "repairs", "events_dropped"):
-            assert value(samples, f"r2ccl_{key}_total", **own) == stats[key]
-        (link,) = stats["links"]
+            assert value(samples, f"r2ccl_{key}_total", **own) == before[key]
         for direction in ("tx", "rx"):
-            shown = value(samples, "r2ccl_rail_bytes_total", rail="shm", direction=direction, **own)
-            assert shown == link[f"{direction}_bytes"] > 0
+            shown, key = (
+                value(samples, "r2ccl_rail_bytes_total", rail="shm", direction=direction, **own),
+                f"{direction}_bytes",
+            )
+            assert 100_000 < before["links"][0][key] <= shown <= after["links"][0][key]
         assert value(samples, "r2ccl_links", rail="shm", state="up", **own) == 1
         assert value(samples, "r2ccl_up", **own) == 1
         assert value(samples, "r2ccl_call_seconds", **own) == 0
