@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
-from array import array
 import secrets
+from array import array
 from dataclasses import dataclass
 from typing import Any
 

@@ -114,6 +114,15 @@ def test_two_ranks_that_send_to_each_other_wait_in_a_circle() -> None:
     assert "ranks 0-1 wait for each other" in explain(json.dumps(reports))
 
 
+def test_ranks_that_cannot_agree_on_the_rails_name_the_one_that_does_not_answer() -> None:
+    """No call begins while the agreement runs: who has not come to a call may be held up by it."""
+    silent = {"rank": 2, "silent": "no answer", "error": "", "heard_ns": 900_000_000}
+    reports = [rank(0, 4, 3, [[1, 1, 0, 1]]), rank(1, 3, 3, agreeing=[0]), silent]
+    reports[0]["agreeing"] = [2]
+    assert blamed(*reports) == [((2,), (0, 1))]
+    assert parse(json.dumps(reports))[1].doing == "agreement on the state of the rails for 0.0 s"
+
+
 def test_all_in_one_call_is_told_with_the_time_since_data_moved() -> None:
     text = explain(json.dumps([rank(0, 1, 0, [[1, 1, 1, 1]]), rank(1, 1, 0, [[0, 1, 1, 1]], moved_ns=400_000_000)]))
     assert text == f"ranks 0-1 wait for each other: all are in {CALL} #0, data last moved 0.4 s ago"

@@ -82,12 +82,14 @@ def _reason(other: RankReport, call: CallReport, waiter: int) -> str:
     if other.state != "OK":
         return f"has ended with {other.state}" + (f" ({other.error})" if other.error else "")
     if call.kind == "collective" and other.finished > call.number:
-        return f"has finished {call.text} #{call.number}: what it sent is still under way"
+        return f"has finished {call.name}: what it sent is still under way"
     if other.waits_for:
         return ""
     if call.kind == "collective":
         has = "is working on" if other.submitted > call.number else "has not called"
-        return f"{has} {call.text} #{call.number} ({other.doing})"
+        return f"{has} {call.name} ({other.doing})"
+    if call.kind == "agreement":
+        return f"is slow in the {call.name} ({other.doing})"
     if waiter in other.in_flight:
         return f"has sent what is still under way to rank {waiter}"
     match = "recv" if call.kind == "send" else "send"
@@ -106,7 +108,7 @@ def _merge(circles: list[tuple[set[int], set[int]]], reached: set[int]) -> None:
 
 def _circle(ranks: Iterable[int], by_rank: dict[int, RankReport]) -> str:
     reports = [by_rank[r] for r in sorted(ranks)]
-    calls = {report.calls[0].text + f" #{report.calls[0].number}" for report in reports}
+    calls = {report.calls[0].name for report in reports}
     moved = min(report.moved_s for report in reports)
     if len(calls) == 1:
         return f"all are in {calls.pop()}, data last moved {moved:.1f} s ago"

@@ -60,6 +60,7 @@ class Collector:
         yield from self._rails([(labels, stats) for labels, stats, _ in seen])
         gauges: list[tuple[str, str, Callable[[Any, Any], float]]] = [
             ("r2ccl_up", "1 while the communicator can be used, 0 after an error.", lambda s, r: r.state == "OK"),
+            ("r2ccl_epoch", "Times the ranks agreed on another state of the rails.", lambda s, r: s["epoch"]),
             ("r2ccl_staging_bytes", "Memory for chunks that came early.", lambda s, r: s["staging_bytes"]),
             (
                 "r2ccl_call_seconds",

@@ -24,11 +24,16 @@ class Waiting:
 class CallReport:
     """A call under way. ``number``: of collectives in order; of messages per peer and direction."""
 
-    kind: str  # "collective", "send" or "recv"
+    kind: str  # "collective", "send", "recv", or "agreement": on the state of the rails; no call begins meanwhile
     number: int
     text: str
     for_s: float
     waits: tuple[Waiting, ...]
+
+    @property
+    def name(self) -> str:
+        """The call with its number."""
+        return self.text if self.kind == "agreement" else f"{self.text} #{self.number}"
 
 
 @dataclass(frozen=True)
@@ -46,13 +51,14 @@ class RankReport:
     moved_s: float = 0.0
     last: str = ""
     current: CallReport | None = None
+    agreement: CallReport | None = None
     messages: tuple[CallReport, ...] = ()
     in_flight: tuple[int, ...] = ()  # ranks to which something was sent that is not known to have arrived
 
     @property
     def calls(self) -> tuple[CallReport, ...]:
-        """All calls under way, the collective first."""
-        return self.messages if self.current is None else (self.current, *self.messages)
+        """All that is under way, the collective first."""
+        return tuple(c for c in (self.current, self.agreement, *self.messages) if c is not None)
 
     @property
     def waits_for(self) -> tuple[int, ...]:
@@ -67,7 +73,7 @@ class RankReport:
         if self.calls:
             call = self.calls[0]
             more = f" and {len(self.calls) - 1} more" if len(self.calls) > 1 else ""
-            return f"{call.text} #{call.number} for {call.for_s:.1f} s{more}"
+            return f"{call.name} for {call.for_s:.1f} s{more}"
         return f"idle for {self.idle_s:.1f} s" + (f" after {self.last}" if self.last else ", no collective yet")
 
 
@@ -105,6 +111,7 @@ def _report(item: dict[str, Any]) -> RankReport:
         moved_s=int(item["moved_ns"]) / 1e9,
         last=f"{last['call']} #{int(last['number'])}" if last else "",
         current=_collective(current) if current else None,
+        agreement=_agreement(item["agreeing"]) if "agreeing" in item else None,
         messages=tuple(_message(m) for m in item["p2p"]),
         in_flight=tuple(int(r) for r in item["in_flight"]),
     )
@@ -113,6 +120,11 @@ def _report(item: dict[str, Any]) -> RankReport:
 def _collective(item: dict[str, Any]) -> CallReport:
     waits = tuple(Waiting(int(r), int(come), int(go), bool(held)) for r, come, go, held in item["waits"])
     return CallReport("collective", int(item["number"]), str(item["call"]), int(item["for_ns"]) / 1e9, waits)
+
+
+def _agreement(missing: list[Any]) -> CallReport:
+    waits = tuple(Waiting(int(r), 0, 0, True) for r in missing)
+    return CallReport("agreement", 0, "agreement on the state of the rails", 0.0, waits)
 
 
 def _message(item: dict[str, Any]) -> CallReport:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from ..types import Collective, DType
-from .events import Cause, EventKind
+from .events import Cause, EventKind, Verdict
 from .records import TraceKind, read
 
 Slice = tuple[int, int, str, dict[str, Any]]  # begin and end in ns, name, arguments
@@ -125,6 +125,8 @@ class Timeline:
         args: dict[str, Any] = {"value": value} if value else {}
         if kind == EventKind.LINK_SUSPECT:
             args["cause"] = Cause(detail).name.lower()
+        elif kind == EventKind.VERDICT:
+            args["verdict"] = Verdict(detail).name.lower()
         self._mark(row, (at, kind.name.lower(), args))
         if kind == EventKind.REPAIRED:
             self._add(row, (at - value, at, "repair", {}))

@@ -22,6 +22,7 @@ class Core(Protocol):
     def counters(self) -> dict[str, Any]: ...
     def links(self) -> list[tuple[int, int, int, int, int, int, int]]: ...
     def recent_events(self, count: int) -> list[tuple[int, int, int, int, int, int]]: ...
+    def epoch(self) -> int: ...
     def survey(self, timeout_s: float) -> str: ...
     def trace(self) -> tuple[bytes, int]: ...
     def describe(self, ticket: int) -> str: ...
@@ -82,7 +83,7 @@ class View:
             states = [li["state"] for li in links if li["rail"] == own["name"]]
             if states and all(s != "up" for s in states):
                 own["state"] = "down"
-        return {**counters, "rails": rails, "links": links, "hosts": self._hosts}
+        return {**counters, "epoch": self._core.epoch(), "rails": rails, "links": links, "hosts": self._hosts}
 
     def health(self) -> list[dict[str, Any]]:
         """See ``Communicator.health``."""
@@ -103,6 +104,7 @@ class View:
             "state": self._core.status(),
             "current": self._core.describe(0),
             "calls": stats["calls"],
+            "epoch": stats["epoch"],
             "rails": self._rails_with_verdicts(stats),
             "ranks": [rank_of(r) for r in reports],
             "culprits": [{"ranks": c.ranks, "reason": c.reason, "waiters": c.waiters, "text": str(c)} for c in found],
@@ -124,6 +126,7 @@ class View:
             "rank": self.rank,
             "size": self.size,
             "time_ns": time.monotonic_ns(),
+            "epoch": stats["epoch"],
             "counters": plain,
             "rails": rails,
             "links": [li for li in stats["links"] if li["state"] != "up"],

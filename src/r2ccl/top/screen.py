@@ -24,7 +24,9 @@ def render(now: Picture, before: Picture | None) -> RenderableType:
     for job, name in dict.fromkeys((c["job"], c["comm"]) for c in now.comms):
         comms = [c for c in now.comms if (c["job"], c["comm"]) == (job, name)]
         title = Text(f"job {job}  {name}", style="bold")
-        parts += [title.append(f"  {comms[0]['size']} ranks, {len(comms)} here", style="dim")]
+        parts += [
+            title.append(f"  {comms[0]['size']} ranks, {len(comms)} here, epoch {comms[0]['epoch']}", style="dim")
+        ]
         parts += [_ranks(comms, speed), _rails(comms, speed)]
         parts += [_waiting(s["status"]) for s in now.status if (s["job"], s["comm"]) == (job, name)]
         parts += [_events(comms), Text()]

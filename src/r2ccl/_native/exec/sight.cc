@@ -147,8 +147,12 @@ std::string Engine::report() {
   s += member("error", error_text().substr(0, kMaxError));
   uint64_t submitted;
   r2ccl_call_info last{};
+  std::vector<int32_t> agreeing;
+  bool frozen;
   {
     std::lock_guard lock(submit_mutex_);
+    frozen = agreement_ && agreement_->frozen();
+    if (frozen) agreeing = agreement_->missing();
     submitted = next_sequence_;
     if (submitted) last = history_[(submitted - 1) % kHistory];
   }
@@ -166,6 +170,11 @@ std::string Engine::report() {
            "," + std::to_string(w.to_come > 0 || w.held) + "]";
     }
     s += "]}";
+  }
+  if (frozen) {
+    s += ",\"agreeing\":[";
+    for (size_t i = 0; i < std::min(agreeing.size(), kMaxWaits); ++i) s += (i ? "," : "") + std::to_string(agreeing[i]);
+    s += "]";
   }
   s += ",\"p2p\":[";
   size_t messages = 0;
