@@ -15,7 +15,7 @@ import pytest
 
 import r2ccl
 from r2ccl import Config
-from r2ccl.testing import RankGroup, run_ranks
+from r2ccl.testing import FaultScript, RankGroup, run_ranks
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -166,6 +166,32 @@ def test_a_world_of_one_and_a_job_at_rest() -> None:
         assert set(status["rails"][0]) == {
             "name", "address", "state", "tx_bytes", "rx_bytes", "replayed_bytes", "verdict",
         }  # fmt: skip
+
+
+def test_rails_show_their_state_what_they_carried_and_the_verdict() -> None:
+    fault = str(FaultScript().blackhole(rail=1, after_bytes=200_000))
+
+    def config(rank: int) -> Config:
+        return Config(recovery=False, fault_script=fault if rank == 0 else "")
+
+    def work(comm: Comm) -> Any:
+        x, flag = np.ones(50_000), np.ones(1)
+        deadline = time.monotonic() + 20
+        while flag[0]:
+            comm.all_reduce(x, op=r2ccl.ReduceOp.MAX)
+            flag[0] = not comm.status()["rails"][1]["verdict"] and time.monotonic() < deadline
+            comm.broadcast(flag)
+        rails = comm.status()["rails"]
+        assert comm.events(), "nobody took the program's events"
+        comm.barrier()
+        return rails
+
+    whole, dead = run_ranks(work, 2, hosts=2, rails=2, config=config, timeout_s=40)[0]
+    assert (whole["state"], whole["verdict"]) == ("up", "")
+    assert whole["tx_bytes"] > 200_000
+    assert whole["replayed_bytes"] > 0
+    assert dead["state"] == "down"
+    assert "(peer 1: " in dead["verdict"]
 
 
 def test_threads_may_ask_while_calls_run() -> None:

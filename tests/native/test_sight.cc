@@ -68,6 +68,20 @@ CASE(a_rank_that_is_gone_is_reported_by_the_others) {
   CHECK(monotonic_ns() - begin < 4 * kSecond);  // nobody was waited for in vain
 }
 
+// Where the control socket is lost, or carries nothing.
+CASE(questions_and_answers_travel_over_links_too) {
+  const Options o{.ranks = 2, .rails = 2};
+  auto a = make_engine(o, 0), b = make_engine(o, 1);
+  for (uint32_t rail = 0; rail < 2; ++rail) {
+    const auto [x, y] = tcp_pair();
+    a->add_link(make_tcp_link(1, rail, x, 64 << 10));
+    b->add_link(make_tcp_link(0, rail, y, 64 << 10));
+  }
+  CHECK(a->start() == Status::OK && b->start() == Status::OK);
+  CHECK(has(a->survey(kSecond), R"({"rank":1,"state":"OK")"));
+  CHECK(has(b->survey(kSecond), R"([{"rank":0,"state":"OK")"));
+}
+
 CASE(surveys_from_several_threads_beside_calls) {
   Cluster cluster({.ranks = 3, .rails = 2});
   const Plans plans = direct_all_reduce(3);

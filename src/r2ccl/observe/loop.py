@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import selectors
 import socket
 import threading
 from collections.abc import Callable
 
 from ..threads import start_quiet
+
+log = logging.getLogger("r2ccl.observe")
 
 Reader = Callable[[socket.socket], None]
 _END_S = 5.0
@@ -59,10 +62,22 @@ class Loop:
         self._wake.close()
 
     def _run(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if key.data is None:
-                    self.close()
-                    self._at_end()
-                    return
-                key.data(key.fileobj)
+        try:
+            while not any(self._read(key) for key, _ in self._selector.select()):
+                pass
+        finally:
+            self.close()
+            self._at_end()
+
+    def _read(self, key: selectors.SelectorKey) -> bool:
+        """Calls one reader; true: the thread shall end."""
+        if key.data is None:
+            return True
+        sock: socket.socket = key.fileobj  # type: ignore[assignment]
+        try:
+            key.data(sock)
+        except Exception:  # a bug: whoever looks must not hurt the job, nor be called again and again
+            log.exception("%s gives up a socket", self._name)
+            if sock.fileno() >= 0:
+                self.drop(sock)
+        return False

@@ -85,7 +85,7 @@ def _rails(comms: list[dict[str, Any]], speed: dict[Key, dict[str, Any]]) -> Tab
                 f"{rail['rx_bytes'] / 1e9:.2f}",
                 f"{rail['replayed_bytes'] / 1e6:.1f}",
                 ", ".join(away[:4]) + (", ..." if len(away) > 4 else ""),
-                rail["verdict"],
+                rail["verdict"].replace(": ", ")\n").partition("\n")[0],  # the evidence is in the event
             )
     return table
 
