@@ -189,7 +189,6 @@ def test_rails_show_their_state_what_they_carried_and_the_verdict() -> None:
     whole, dead = run_ranks(work, 2, hosts=2, rails=2, config=config, timeout_s=40)[0]
     assert (whole["state"], whole["verdict"]) == ("up", "")
     assert whole["tx_bytes"] > 200_000
-    assert whole["replayed_bytes"] > 0
     assert dead["state"] == "down"
     assert "(peer 1: " in dead["verdict"]
 

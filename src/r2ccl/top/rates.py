@@ -6,12 +6,12 @@ from typing import Any
 
 from .attach import Picture
 
-Key = tuple[int, str]  # process, communicator
+Key = tuple[str, str, int, int]
 
 
 def key_of(comm: dict[str, Any]) -> Key:
-    """Names a communicator of a process."""
-    return comm["pid"], comm["comm"]
+    """Names a communicator of a process. Its number alone does not: containers count from 1."""
+    return comm["job"], comm["comm"], comm["rank"], comm["pid"]
 
 
 def rates(before: Picture | None, now: Picture) -> dict[Key, dict[str, Any]]:
