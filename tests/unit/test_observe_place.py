@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from r2ccl.observe import place
 def test_the_directory_is_the_user_s_run_time_directory_or_one_below_tmp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = Path("/tmp") if len(str(tmp_path)) > 60 else tmp_path
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
-    assert place.directory() == short / "r2ccl"
-    for nowhere in ("", "relative", str(tmp_path / "absent"), str(tmp_path) + "/x" * 100):
+    with tempfile.TemporaryDirectory(prefix="r2") as short:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
+        assert place.directory() == Path(short) / "r2ccl"
+    (tmp_path / ("x" * 100)).mkdir()
+    theirs = "/" if os.geteuid() else "/nonexistent"
+    for nowhere in ("", "relative", str(tmp_path / "absent"), str(tmp_path / ("x" * 100)), theirs):
         monkeypatch.setenv("XDG_RUNTIME_DIR", nowhere)
         assert place.directory() == Path(f"/tmp/r2ccl-{os.geteuid()}")
 

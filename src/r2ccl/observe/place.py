@@ -17,7 +17,9 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 def directory() -> Path:
     """$XDG_RUNTIME_DIR/r2ccl, or /tmp/r2ccl-<uid> where there is none. It need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime) and len(runtime) <= _MAX_PATH - 40 and os.path.isdir(runtime):
+    # Under sudo the variable may still be another user's.
+    usable = os.path.isabs(runtime) and len(runtime) <= _MAX_PATH - 40 and os.path.isdir(runtime)
+    if usable and os.stat(runtime).st_uid == os.geteuid():
         return Path(runtime) / "r2ccl"
     return Path(f"/tmp/r2ccl-{os.geteuid()}")
 
