@@ -54,7 +54,7 @@ struct LinkSlot {
   uint32_t false_alarms = 0;  // of late
   Nanoseconds false_alarm_ns = 0;
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
-  bool replay_due = false;  // it failed, and none of what was on it has been sent again yet
+  bool replay_due = false;    // it failed, and none of what was on it has been sent again yet
   uint64_t replayed_bytes = 0, sampled_rx_bytes = 0;
   // The chunk whose payload is being read into its place.
   Call* landing_call = nullptr;
