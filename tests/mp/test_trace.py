@@ -93,7 +93,7 @@ def test_slices_are_what_stats_counts(tmp_path: Path, hosts: int, rails: int) ->
 
 
 def test_a_repair_is_seen(tmp_path: Path) -> None:
-    fault = str(FaultScript().blackhole(rail=1, after_bytes=2_000_000))
+    fault = str(FaultScript().tx_drop(rail=1, after_bytes=2_000_000))
 
     def config(rank: int) -> Config:
         script = fault if rank == 0 else ""
@@ -112,18 +112,21 @@ def test_a_repair_is_seen(tmp_path: Path) -> None:
     trace = load(tmp_path / "t-0.json")
     again = [e for e in slices(trace, "to") if e["args"].get("replay") == "failed link"]
     lost = [e for e in slices(trace, "to") if e["args"].get("fate") == "lost"]
-    assert len(again) == len(lost) == stats["replayed_chunks"] > 0
+    assert len(again) == len(lost) == stats["replayed_chunks"]
+    # Some may have been taken for slow first.
+    slow = [e for e in slices(trace, "to") if e["args"].get("replay") == "slow link"]
+    assert len(slow) == stats["hedged_chunks"]
+    assert again or slow
     titles = rows_of(trace)
     dead, alive = stats["rails"][1]["name"], stats["rails"][0]["name"]
-    assert {titles[e["tid"]].split()[0] for e in lost} == {dead}
-    assert {titles[e["tid"]].split()[0] for e in again} == {alive}
+    assert {titles[e["tid"]].split()[0] for e in lost} <= {dead}
+    assert {titles[e["tid"]].split()[0] for e in again} <= {alive}
     marks = [e["name"] for e in trace["traceEvents"] if e["ph"] == "i" and titles[e["tid"]].startswith(f"{dead} with")]
     assert marks[:2] == ["link_suspect", "link_down"]
     assert "repaired" in marks
     (repair,) = [e for e in slices(trace, dead) if e["name"] == "repair"]
     assert repair["dur"] / 1e3 == pytest.approx(stats["repair_ms"], abs=0.01)
-    first = min(e["ts"] for e in again)
-    assert repair["ts"] <= first <= repair["ts"] + repair["dur"]
+    assert all(repair["ts"] <= e["ts"] <= repair["ts"] + repair["dur"] for e in again)
 
 
 def test_the_ring_is_bounded_and_says_what_it_lost(tmp_path: Path) -> None:
