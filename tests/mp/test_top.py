@@ -131,7 +131,7 @@ def test_a_killed_rank_leaves_nothing_for_long_and_the_survivors_nothing_at_all(
             for n in os.listdir("/proc/self/fd")
             if os.path.lexists(f"/proc/self/fd/{n}")
         ]
-        assert len(os.listdir("/proc/self/task")) == 1, "a thread is left"
+        until(lambda: len(os.listdir("/proc/self/task")) == 1, "a thread is left")
         assert not [name for name in left if name.startswith("anon_inode:[event")], left
 
     with folder() as where:
