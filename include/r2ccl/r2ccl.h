@@ -50,6 +50,7 @@ typedef struct r2ccl_settings {
   double stall_factor;
   int32_t failover;
   int32_t yield_when_spinning;  // more local ranks than processors
+  uint64_t trace_records;       // size of the trace's ring; 0: no trace
   const char* fault_script;     // faults the transport injects, one a line; may be empty
 } r2ccl_settings;
 
@@ -120,6 +121,19 @@ typedef struct r2ccl_probe {
   uint32_t mine, theirs;
 } r2ccl_probe;
 #define R2CCL_NOTE_BYTES 4096
+// One line of a trace; kinds and what else the fields hold: exec/trace.h.
+typedef struct r2ccl_trace_record {
+  uint64_t time_ns;  // CLOCK_MONOTONIC
+  uint64_t call;
+  uint64_t value;  // of a chunk: its lane
+  uint32_t message;
+  uint32_t chunk;
+  uint32_t bytes;
+  int32_t peer;
+  int32_t rail;  // -1: not known
+  uint16_t kind;
+  uint16_t detail;
+} r2ccl_trace_record;
 
 R2CCL_API const char* r2ccl_status_name(int32_t status);
 
@@ -192,6 +206,13 @@ R2CCL_API void r2ccl_peer_ended(r2ccl_engine*, int32_t peer);
 // The ranks that ended or closed their communicators, as far as this rank knows; how many there are.
 R2CCL_API uint32_t r2ccl_lost_ranks(r2ccl_engine*, int32_t* out, uint32_t capacity);
 R2CCL_API uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t capacity);
+// The last events, taken or not, oldest first; takes none.
+R2CCL_API uint32_t r2ccl_events_recent(r2ccl_engine*, r2ccl_event*, uint32_t capacity);
+// Where every rank stands: a JSON list of reports, within about timeout_ns (0: of this rank alone). Frees: r2ccl_free.
+R2CCL_API char* r2ccl_survey(r2ccl_engine*, uint64_t timeout_ns, size_t* size);
+// The trace so far, oldest first; *count records, *dropped older ones are lost. Frees: r2ccl_free.
+R2CCL_API r2ccl_trace_record* r2ccl_trace_read(r2ccl_engine*, size_t* count, uint64_t* dropped);
+R2CCL_API void r2ccl_free(void* memory);
 // Bounded: says goodbye to the peers, lets pending output drain for at most linger_ns, joins the thread, frees all.
 R2CCL_API void r2ccl_engine_destroy(r2ccl_engine*, uint64_t linger_ns);
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 from array import array
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from .topology.discover import describe_self
 from .topology.model import RailInfo, RankInfo
 
 log = logging.getLogger("r2ccl")
-
+_MAX_JOB = 64
 _MOST_AGREED_RAILS = 60_000  # of all ranks: their health is one message
 
 
@@ -41,6 +42,7 @@ class Parts:
     monitor: Monitor | None
     local_hint: str | None
     door: Door | None
+    job: str
 
 
 def assemble(via: Any, config: Config) -> Parts:
@@ -85,7 +87,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
     monitor = Monitor(engine, mesh.around, places, config.recovery) if places and mesh.around is not None else None
     # Nobody sends before everybody listens.
     try:
-        boot.all_gather("ready", b"", deadline)
+        names = boot.all_gather("ready", (config.job or secrets.token_hex(4)).encode(), deadline)
     except BaseException:
         if monitor is not None:
             monitor.stop()
@@ -93,7 +95,8 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
         if door is not None:
             door.close()
         raise
-    return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint, door)
+    job = names[0].decode("utf-8", "replace")[:_MAX_JOB]
+    return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint, door, job)
 
 
 def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:

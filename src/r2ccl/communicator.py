@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,9 +18,11 @@ from ._native.core import Work
 from .arrays import as_buffer
 from .assemble import assemble
 from .bootstrap.keeper import Keeper
-from .config import Config
-from .errors import Aborted, InvalidArgument
+from .config import WORLD, Config, trace_path
+from .errors import Aborted, InvalidArgument, R2cclError
 from .observe.events import Event
+from .observe.station import Station
+from .observe.view import View
 from .shrink import Survivors
 from .subgroup import SubgroupBootstrap, derive_secret
 from .types import Collective, DType, ReduceOp
@@ -62,7 +65,7 @@ class Communicator:
     copy of it before each call. None: ``Config.keep_input``.
     """
 
-    def __init__(self, via: Any, config: Config) -> None:
+    def __init__(self, via: Any, config: Config, _parent: Communicator | None = None, _name: str = WORLD) -> None:
         parts = assemble(via, config)
         self._engine = parts.engine
         self._cluster = parts.cluster
@@ -80,6 +83,17 @@ class Communicator:
         self.local_rank: int = parts.cluster.local_rank(parts.rank)
         self.local_size: int = parts.cluster.local_size(parts.rank)
         self.device = "cpu"
+        self._view: View = View(
+            parts.engine,
+            job=parts.job if _parent is None else _parent._view.job,
+            name=_name,
+            rank=self.rank,
+            size=self.size,
+            hosts=len(parts.cluster.hosts),
+            rails=[(r.name, r.address) for r in parts.rails],
+        )
+        self._station: Station = _parent._station if _parent is not None else _station_of(config, self.local_rank)
+        self._station.add(self._view)
         _open.add(self)
 
     @property
@@ -362,7 +376,8 @@ class Communicator:
             return None
         members = sorted((r for r in range(self.size) if every[r, 0] == color), key=lambda r: (int(every[r, 1]), r))
         secret = derive_secret(self._secret, self._splits, color)
-        return Communicator(SubgroupBootstrap(self, tuple(members), secret, self._local_hint), self.config)
+        boot = SubgroupBootstrap(self, tuple(members), secret, self._local_hint)
+        return Communicator(boot, self.config, self, f"{self._view.name}.{self._splits}.{color}")
 
     def shrink(self, exclude: Iterable[int] = (), *, timeout_s: float | None = None) -> Communicator:
         """A communicator of the survivors, in the order of their ranks; every one of them calls it, also those that have
@@ -382,7 +397,9 @@ class Communicator:
         self._engine.abort("the communicator shrinks")
         start_s = self.config.init_timeout_s
         new, keeper = survivors.regroup(
-            lambda boot: Communicator(boot, self.config), start_s if timeout_s is None else timeout_s, start_s
+            lambda boot: Communicator(boot, self.config, self, f"{self._view.name}.shrunk"),
+            start_s if timeout_s is None else timeout_s,
+            start_s,
         )
         new._keepers = self._keepers + ([keeper] if keeper is not None else [])
         self._keepers, self._door = [], None
@@ -398,53 +415,32 @@ class Communicator:
     def stats(self) -> dict[str, Any]:
         """Counters since the start: calls, chunks sent and received, ``replayed_chunks``, ``repairs``, ``repair_ms``
         (sum), ``staging_bytes`` in use; ``rails``: bytes per rail; ``links``: per peer and rail; ``hosts``."""
-        counters: dict[str, Any] = self._engine.counters()
-        rails: list[dict[str, Any]] = [
-            {"name": r.name, "address": r.address, "state": "up", "tx_bytes": 0, "rx_bytes": 0, "replayed_bytes": 0}
-            for r in self._rails
-        ]
-        links = []
-        for peer, rail, state, generation, tx, rx, replayed in self._engine.links():
-            name = rails[rail]["name"] if rail < len(rails) else "shm"
-            links.append(
-                {
-                    "peer": peer,
-                    "rail": name,
-                    "state": _LINK_STATES[state],
-                    "generation": generation,
-                    "tx_bytes": tx,
-                    "rx_bytes": rx,
-                    "replayed_bytes": replayed,
-                }
-            )
-            if rail < len(rails):
-                own = rails[rail]
-                own["tx_bytes"] += tx
-                own["rx_bytes"] += rx
-                own["replayed_bytes"] += replayed
-                if state and own["state"] == "up":
-                    own["state"] = "degraded"
-        for own in rails:
-            states = [li["state"] for li in links if li["rail"] == own["name"]]
-            if states and all(s != "up" for s in states):
-                own["state"] = "down"
-        return {**counters, "rails": rails, "links": links, "hosts": len(self._cluster.hosts)}
+        return self._view.stats()
 
     def health(self) -> list[dict[str, Any]]:
         """State of this rank's rails: ``name``, ``address``, ``state`` (up; degraded: some link over it is down; down)."""
-        return [{k: rail[k] for k in ("name", "address", "state")} for rail in self.stats()["rails"]]
+        return self._view.health()
 
-    def status(self) -> dict[str, Any]:
-        """Where this rank stands: ``state`` (OK or the status it ended with), ``current``: the collective under way and
-        whom it waits for (empty: none), ``calls`` begun, ``rails``. Callable from another thread while a call hangs."""
-        return {
-            "rank": self.rank,
-            "size": self.size,
-            "state": self._engine.status(),
-            "current": self._engine.describe(0),
-            "calls": self._engine.counters()["calls"],
-            "rails": self.health(),
-        }
+    def status(self, timeout_s: float = 0.2) -> dict[str, Any]:
+        """Where every rank stands, asked now: their cores answer, also while Python sleeps or computes there.
+
+        ``state`` (OK or the status this rank ended with), ``current``: the collective under way here and whom it waits
+        for (empty: none), ``calls`` begun, ``rails`` (state, bytes, replayed, last verdict).
+        ``ranks``: of every rank what it is ``doing``, for how long (``since_s``), whom it ``waits_for``, how many
+        collectives it ``submitted`` and ``finished``, and its ``error``. One that does not answer within ``timeout_s`` is
+        ``silent``, and was heard ``heard_s`` seconds ago.
+        ``culprits``: who holds up whom in the end; ``text`` says it in words ("rank 3 has not called ... ranks 0-2 wait
+        for it"). Callable from another thread while a call hangs.
+        """
+        return self._view.status(timeout_s)
+
+    def dump_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace so far as Chrome trace JSON (for ui.perfetto.dev). Needs ``Config.trace`` to be set."""
+        if not self.config.trace:
+            raise InvalidArgument("no trace is kept: set Config.trace (R2CCL_TRACE) to a path like trace-{rank}.json")
+        timeline = self._view.timeline()
+        with open(path, "w", encoding="utf-8") as out:
+            timeline.write(out)
 
     def check(self) -> None:
         """Raises the error that the communicator is in, if any."""
@@ -462,8 +458,11 @@ class Communicator:
         if self._closed:
             return
         self._closed = True
+        self._station.remove(self._view)
         if self._monitor is not None:
             self._monitor.stop()
+        if self.config.trace:
+            self._write_trace()
         self._engine.close(_LINGER_S)
         self._close_doors()
 
@@ -550,8 +549,16 @@ class Communicator:
             pending.append(work)
         return work
 
+    def _write_trace(self) -> None:
+        path = trace_path(self.config.trace, self.rank, self._view.name)
+        try:
+            self.dump_trace(path)
+        except (OSError, R2cclError) as error:
+            log.warning("no trace is written to %s: %s", path, error)
+
     def _forget(self) -> None:
         self._closed = True
+        self._station.forget()
         self._engine.forget()
         if self._monitor is not None:
             self._monitor.forget()
@@ -583,8 +590,13 @@ class Communicator:
             raise InvalidArgument(f"{name} has {have} elements; the counts ask for {count}")
 
 
-_LINK_STATES = ("up", "suspect", "down", "probation")
+log = logging.getLogger("r2ccl")
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+def _station_of(config: Config, local_rank: int) -> Station:
+    port = config.metrics_port + local_rank if config.metrics_port else 0
+    return Station(top=config.top, metrics_port=port, metrics_address=config.metrics_address)
 
 
 def _apart(a: tuple[int, int, DType], b: tuple[int, int, DType]) -> None:

@@ -54,6 +54,15 @@ class Config:
         algorithm: force an algorithm by name (see ``docs/plans.md``); empty: by cost.
         deterministic: keep the order of reduction whatever happens; repair by Shares only.
 
+    Sight (see ``docs/observe.md``)
+        job: name of the job in metrics and in ``r2ccl-top``, that of rank 0 counts; empty: a number drawn at the start.
+        top: let ``r2ccl-top`` of the same user look at this rank, through a Unix socket. Costs one thread that sleeps.
+        metrics_port: serve Prometheus metrics at this port plus the rank's number on its host; 0: no.
+        metrics_address: the address to serve them at.
+        trace: file for a Chrome/Perfetto trace of all chunks, written by ``close``; must contain ``{rank}``, may contain
+            ``{comm}`` and ``{pid}``; empty: no trace is kept.
+        trace_records: how many records the trace keeps, of 48 bytes each; older ones are dropped, and counted.
+
     Start
         secret: the job's secret, text; or ``secret_file``: a file that holds it.
         port: port of rank 0's store; 0: MASTER_PORT, or the next free one after it.
@@ -87,6 +96,13 @@ class Config:
     algorithm: str = ""
     deterministic: bool = False
 
+    job: str = ""
+    top: bool = True
+    metrics_port: int = 0
+    metrics_address: str = "127.0.0.1"
+    trace: str = ""
+    trace_records: int = 256 * KIB
+
     secret: str = field(default="", repr=False)
     secret_file: str = ""
     port: int = 0
@@ -106,6 +122,9 @@ class Config:
                 f"Config.shm_ring_bytes = {self.shm_ring_bytes} holds less than two chunks of chunk_bytes = {self.chunk_bytes} "
                 f"and their headers: at least {2 * (self.chunk_bytes + KIB)}, or lower chunk_bytes"
             )
+        if self.metrics_port > _MAX_PORT:
+            raise InvalidArgument(f"Config.metrics_port = {self.metrics_port}: must be at most {_MAX_PORT}")
+        _check_template(self.trace)
         if self.log_level not in _LOG_LEVELS:
             raise InvalidArgument(f"Config.log_level = {self.log_level!r}: one of {', '.join(_LOG_LEVELS)}")
 
@@ -135,7 +154,33 @@ class Config:
         return {name: getattr(self, name) for name in _AGREED}
 
 
+def trace_path(template: str, rank: int, comm: str) -> str:
+    """Where a rank's trace goes. ``comm`` tells communicators made by ``split`` apart, named in the template or not."""
+    path = template.format(rank=rank, comm=comm, pid=os.getpid())
+    if "{comm" in template or comm == WORLD:
+        return path
+    stem, dot, suffix = path.rpartition(".") if "." in os.path.basename(path) else (path, "", "")
+    return f"{stem}-{comm}{dot}{suffix}"
+
+
+def _check_template(template: str) -> None:
+    if not template:
+        return
+    try:
+        template.format(rank=0, comm=WORLD, pid=1)
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise InvalidArgument(
+            f"Config.trace = {template!r}: {{rank}}, {{comm}} and {{pid}} are the only fields ({error})"
+        ) from None
+    if "{rank" not in template:
+        raise InvalidArgument(
+            f"Config.trace = {template!r}: without {{rank}} all ranks write one file; say trace-{{rank}}.json"
+        )
+
+
 PREFIX = "R2CCL_"
+WORLD = "world"  # the communicator that init made
+_MAX_PORT = 65535
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _OTHER_VARIABLES = frozenset({"R2CCL_LAB"})  # set by r2ccl-lab for the programs that it runs
 _AGREED = (
@@ -159,6 +204,8 @@ _LOWEST: dict[str, float] = {
     "stall_factor": 1.0,
     "heartbeat_ms": 0.0,
     "port": 0,
+    "metrics_port": 0,
+    "trace_records": KIB,
 }
 _SUFFIX = {"K": KIB, "M": MIB, "G": 1 << 30}
 

@@ -477,8 +477,8 @@ def test_signals_do_not_reach_the_library_s_threads() -> None:
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     status = Path(f"/proc/self/task/{thread}/status").read_text()
                     masks[thread] = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)  # type: ignore[index]
-            # The core's, and over rails the monitor.
-            if 1 <= len(masks) <= 2 and all(mask & wanted == wanted for mask in masks.values()):
+            # The core's, the one that r2ccl-top asks, and over rails the monitor.
+            if 2 <= len(masks) <= 3 and all(mask & wanted == wanted for mask in masks.values()):
                 break
             assert time.monotonic() < deadline, {thread: hex(mask) for thread, mask in masks.items()}
             time.sleep(0.01)
@@ -486,7 +486,10 @@ def test_signals_do_not_reach_the_library_s_threads() -> None:
         assert mine
         assert not int(mine[1], 16) >> (signal.SIGINT - 1) & 1, "the caller's own mask changed"
         second.close()
-        assert not threads & set(os.listdir("/proc/self/task"))
+        # A joined Python thread takes the kernel a moment to bury.
+        while threads & set(os.listdir("/proc/self/task")):
+            assert time.monotonic() < deadline, "a thread is left"
+            time.sleep(0.001)
 
     run_ranks(work, 2, timeout_s=20)
     run_ranks(work, 2, hosts=2, timeout_s=20)

@@ -10,11 +10,12 @@ import numpy as np
 from r2ccl import errors
 from r2ccl._native import core
 from r2ccl.observe.events import Cause, EventKind
+from r2ccl.observe.records import RECORD, TraceKind
 from r2ccl.plan import ir
 from r2ccl.types import LOW_PRECISION, NUMPY_OF, Collective, DType, ReduceOp
 
 ROOT = Path(__file__).resolve().parents[2]
-C_TYPES = {"uint8_t": "u1", "int32_t": "<i4", "uint32_t": "<u4", "uint64_t": "<u8"}
+C_TYPES = {"uint8_t": "u1", "uint16_t": "<u2", "int32_t": "<i4", "uint32_t": "<u4", "uint64_t": "<u8"}
 
 
 def source(path: str) -> str:
@@ -25,8 +26,9 @@ def source(path: str) -> str:
 PLAN_H = source("include/r2ccl/plan.h")
 R2CCL_H = source("include/r2ccl/r2ccl.h")
 DEVICE_H = source("src/r2ccl/_native/device/device.h")
+TRACE_H = source("src/r2ccl/_native/exec/trace.h")
 EVENT_LOG_H = source("src/r2ccl/_native/exec/event_log.h")
-VERDICT_CC = source("src/r2ccl/_native/exec/verdict.cc")
+SIGHT_CC = source("src/r2ccl/_native/exec/sight.cc")
 
 
 def struct_of(text: str, name: str) -> np.dtype:
@@ -91,7 +93,7 @@ def test_dtypes() -> None:
     theirs = enum_of(DEVICE_H, "DType")
     assert theirs.pop("kCount") == len(DType)
     assert {snake(k): v for k, v in theirs.items()} == {d.name: d.value for d in DType}
-    assert strings_of(VERDICT_CC, "kTypes") == [d.name.lower() for d in DType]
+    assert strings_of(SIGHT_CC, "kTypes") == [d.name.lower() for d in DType]
     assert set(NUMPY_OF) == set(DType)
     assert all(str(NUMPY_OF[d]) == d.name.lower() for d in DType)
     assert {d for d in DType if NUMPY_OF[d].itemsize <= 2 and "FLOAT" in d.name} == LOW_PRECISION
@@ -101,11 +103,11 @@ def test_operators() -> None:
     theirs = enum_of(DEVICE_H, "ReduceOp")
     assert theirs.pop("kCount") == len(ReduceOp)
     assert {snake(k): v for k, v in theirs.items()} == {o.name: o.value for o in ReduceOp}
-    assert strings_of(VERDICT_CC, "kOps") == [o.name.lower() for o in ReduceOp]
+    assert strings_of(SIGHT_CC, "kOps") == [o.name.lower() for o in ReduceOp]
 
 
 def test_collectives() -> None:
-    assert strings_of(VERDICT_CC, "kCollectives") == [c.name.lower() for c in Collective]
+    assert strings_of(SIGHT_CC, "kCollectives") == [c.name.lower() for c in Collective]
     assert [c.value for c in Collective] == list(range(len(Collective)))
 
 
@@ -123,3 +125,9 @@ def test_events() -> None:
     assert {snake(k): v for k, v in enum_of(EVENT_LOG_H, "EventKind").items()} == ours
     causes = {f"CAUSE_{c.name}": c.value for c in Cause if c is not Cause.NONE}
     assert {snake(k): v for k, v in enum_of(EVENT_LOG_H, "SuspicionCause").items()} == causes
+
+
+def test_trace_records() -> None:
+    assert struct_of(R2CCL_H, "r2ccl_trace_record") == RECORD
+    ours = {f"TRACE_{k.name}": k.value for k in TraceKind}
+    assert {snake(k): v for k, v in enum_of(TRACE_H, "TraceKind").items()} == ours

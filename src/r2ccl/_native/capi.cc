@@ -1,5 +1,6 @@
 // The C ABI over the engine. No exception leaves it (rule 7): out of memory ends the call with INTERNAL.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -32,6 +33,16 @@ int32_t guarded_status(F&& f) noexcept {
   } catch (...) {
     return R2CCL_INTERNAL;
   }
+}
+
+// The elements in memory of their own, for r2ccl_free; nullptr: there is none.
+template <class Container>
+auto copy_of(const Container& from, size_t* count) {
+  using T = typename Container::value_type;
+  auto* memory = static_cast<T*>(std::malloc(from.size() * sizeof(T) + 1));
+  if (memory && !from.empty()) std::memcpy(memory, from.data(), from.size() * sizeof(T));
+  *count = memory ? from.size() : 0;
+  return memory;
 }
 
 size_t copy_text(const std::string& text, char* buffer, size_t size) {
@@ -192,6 +203,19 @@ uint32_t r2ccl_lost_ranks(r2ccl_engine* e, int32_t* out, uint32_t capacity) {
 uint32_t r2ccl_events_read(r2ccl_engine* e, r2ccl_event* out, uint32_t capacity) {
   return of(e)->events().take(out, capacity);
 }
+
+uint32_t r2ccl_events_recent(r2ccl_engine* e, r2ccl_event* out, uint32_t capacity) {
+  return of(e)->events().recent(out, capacity);
+}
+
+char* r2ccl_survey(r2ccl_engine* e, uint64_t timeout_ns, size_t* size) {
+  return guarded([&] { return copy_of(of(e)->survey(timeout_ns), size); }, static_cast<char*>(nullptr));
+}
+r2ccl_trace_record* r2ccl_trace_read(r2ccl_engine* e, size_t* count, uint64_t* dropped) {
+  return guarded([&] { return copy_of(of(e)->trace_records(dropped), count); },
+                 static_cast<r2ccl_trace_record*>(nullptr));
+}
+void r2ccl_free(void* memory) { std::free(memory); }
 
 void r2ccl_engine_destroy(r2ccl_engine* e, uint64_t linger_ns) {
   guarded_status([&] { of(e)->close(linger_ns); });

@@ -11,6 +11,7 @@ import time
 
 from r2ccl import errors
 from r2ccl.arrays import as_buffer
+from r2ccl.observe.culprits import explain
 from r2ccl.types import DType, ReduceOp
 
 
@@ -32,6 +33,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         double stall_factor
         int32_t failover
         int32_t yield_when_spinning
+        uint64_t trace_records
         const char* fault_script
     ctypedef struct r2ccl_plan_desc:
         uint32_t lanes
@@ -84,6 +86,8 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint32_t link
         uint32_t mine
         uint32_t theirs
+    ctypedef struct r2ccl_trace_record:
+        pass
 
     const char* r2ccl_status_name(int32_t)
     r2ccl_engine* r2ccl_engine_create(const r2ccl_settings*)
@@ -122,6 +126,10 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     void r2ccl_post_note(r2ccl_engine*, int32_t, const void*, uint32_t)
     uint32_t r2ccl_take_note(r2ccl_engine*, int32_t*, void*)
     uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t)
+    uint32_t r2ccl_events_recent(r2ccl_engine*, r2ccl_event*, uint32_t)
+    char* r2ccl_survey(r2ccl_engine*, uint64_t, size_t*)
+    r2ccl_trace_record* r2ccl_trace_read(r2ccl_engine*, size_t*, uint64_t*)
+    void r2ccl_free(void*)
     void r2ccl_engine_destroy(r2ccl_engine*, uint64_t)
     int32_t r2ccl_host_reduce(void*, const void*, const void*, uint64_t, int32_t, int32_t, uint32_t, int32_t)
 
@@ -158,6 +166,11 @@ STATUS = {
 cdef enum:
     SLICE_NS = 50000000
     TEXT = 4096
+    MAX_RECENT = 1024
+
+# A wait at least this long, in vain, is worth a question to the other ranks, which takes up to SURVEY_S.
+cdef double ASK_AFTER_S = 0.1
+cdef double SURVEY_S = 0.2
 
 cdef enum:
     ALL_REDUCE = 0
@@ -352,7 +365,8 @@ cdef class Engine:
     cdef uint32_t plans_epoch
     cdef object planner
     cdef dict orphans
-    cdef int users
+    cdef int users    # threads inside a call: close() ends their calls
+    cdef int lookers  # threads that only look: close() waits for them
     cdef uint64_t calls
     cdef double timeout_s
     cdef str closed_error
@@ -381,6 +395,7 @@ cdef class Engine:
         s.stall_factor = config.stall_factor
         s.failover = config.failover
         s.yield_when_spinning = yield_when_spinning
+        s.trace_records = config.trace_records if config.trace else 0
         s.fault_script = script
         self.core = r2ccl_engine_create(&s)
         if self.core == NULL:
@@ -679,7 +694,7 @@ cdef class Engine:
                     deadline = time.monotonic() + timeout_s - slice_ns * 1e-9
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise errors.Timeout(f"after {timeout_s:g} s: {self.describe(ticket)}")
+                    raise errors.Timeout(f"after {timeout_s:g} s: {self.describe(ticket)}{self.blamed(timeout_s)}")
                 slice_ns = SLICE_NS if left * 1e9 > SLICE_NS else <uint64_t>(left * 1e9) + 1
         finally:
             self.users -= 1
@@ -722,15 +737,58 @@ cdef class Engine:
         raise STATUS[r2ccl_status_name(status).decode()](
             message or "the plan does not fit the counts, or there is no memory for the call")
 
+    cdef str blamed(self, double waited_s):
+        """Which rank everybody waits for, as far as the others say, as the end of a message."""
+        if waited_s < ASK_AFTER_S or self.size == 1:
+            return ""
+        text = explain(self.survey(SURVEY_S))
+        return f"; {text}" if text else ""
+
     def describe(self, uint64_t ticket):
         cdef char text[TEXT]
         cdef size_t n
         cdef r2ccl_engine* core = self.handle()
+        self.lookers += 1
         with nogil:
             n = r2ccl_describe(core, ticket, text, TEXT)
+        self.lookers -= 1
         return text[:n].decode("utf-8", "replace")
 
     # -- sight and end -------------------------------------------------------------------------------------------
+
+    def survey(self, double timeout_s):
+        """Reports of all ranks, JSON (``observe.reports``), within about timeout_s; 0: of this rank alone."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef uint64_t timeout_ns = <uint64_t>(timeout_s * 1e9)
+        cdef size_t n = 0
+        cdef char* text
+        self.lookers += 1
+        with nogil:
+            text = r2ccl_survey(core, timeout_ns, &n)
+        self.lookers -= 1
+        if text == NULL:
+            raise MemoryError("r2ccl: no memory for the reports of the ranks")
+        try:
+            return text[:n].decode("utf-8", "replace")
+        finally:
+            r2ccl_free(text)
+
+    def trace(self):
+        """(records, dropped): the trace so far as bytes (``observe.records.RECORD``), and how many older ones are lost."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef size_t n = 0
+        cdef uint64_t dropped = 0
+        cdef r2ccl_trace_record* records
+        self.lookers += 1
+        with nogil:
+            records = r2ccl_trace_read(core, &n, &dropped)
+        self.lookers -= 1
+        if records == NULL:
+            raise MemoryError("r2ccl: no memory for a copy of the trace: lower Config.trace_records")
+        try:
+            return (<char*>records)[:n * sizeof(r2ccl_trace_record)], dropped
+        finally:
+            r2ccl_free(records)
 
     def forget_plans(self):
         """Plans are chosen anew from the next call on (the settings that choose them changed)."""
@@ -750,8 +808,10 @@ cdef class Engine:
     def counters(self):
         cdef r2ccl_counters c
         cdef r2ccl_engine* core = self.handle()
+        self.lookers += 1
         with nogil:
             r2ccl_counters_read(core, &c)
+        self.lookers -= 1
         return {
             "calls": c.calls, "chunks_sent": c.chunks_sent, "chunks_received": c.chunks_received,
             "replayed_chunks": c.replayed_chunks, "duplicate_chunks": c.duplicate_chunks, "repairs": c.repairs,
@@ -764,12 +824,16 @@ cdef class Engine:
         """(peer, rail, state, generation, tx_bytes, rx_bytes, replayed_bytes) of every link."""
         cdef r2ccl_engine* core = self.handle()
         cdef uint32_t n, i
+        self.lookers += 1
         with nogil:
             n = r2ccl_links_read(core, NULL, 0)
+        self.lookers -= 1
         cdef bytearray memory = bytearray(sizeof(r2ccl_link_stats) * (n + 1))
         cdef r2ccl_link_stats* stats = <r2ccl_link_stats*><char*>memory
+        self.lookers += 1
         with nogil:
             r2ccl_links_read(core, stats, n)
+        self.lookers -= 1
         return [(stats[i].peer, stats[i].rail, stats[i].state, stats[i].generation, stats[i].tx_bytes,
                  stats[i].rx_bytes, stats[i].replayed_bytes) for i in range(n)]
 
@@ -852,6 +916,13 @@ cdef class Engine:
             if n < 64:
                 return out
 
+    def recent_events(self, int count):
+        """The last events, at most 1024, taken or not; takes none."""
+        cdef r2ccl_event e[MAX_RECENT]
+        cdef uint32_t n, i
+        n = r2ccl_events_recent(self.handle(), e, min(count, MAX_RECENT))
+        return [(e[i].time_ns, e[i].kind, e[i].peer, e[i].rail, e[i].detail, e[i].value) for i in range(n)]
+
     def status(self):
         return r2ccl_status_name(r2ccl_engine_status(self.handle())).decode()
 
@@ -899,9 +970,9 @@ cdef class Engine:
         if self.users > 0:
             self.abort("the communicator is being closed")
         deadline = time.monotonic() + 5.0
-        while self.users > 0 and time.monotonic() < deadline:
+        while self.users + self.lookers > 0 and time.monotonic() < deadline:
             time.sleep(0.001)
-        if self.users > 0:
+        if self.users + self.lookers > 0:
             return  # a thread is still inside: leak rather than crash
         if self.kept:
             self.restore_all(linger_s)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from ..bootstrap.base import Deadline
 from ..bootstrap.mesh import relink
 from ..bootstrap.route import Around
 from ..errors import R2cclError
+from ..threads import start_quiet
 from .ended import EndedRanks
 from .identity import Identities
 from .probe import probe
@@ -56,13 +56,7 @@ class Monitor:
         self._identities = Identities(engine, around)
         self._stop = threading.Event()
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="r2ccl-monitor", daemon=True)
-        # Signals belong to the program's own threads; a thread inherits the mask of the one that starts it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            self._thread.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._thread = start_quiet(self._run, "r2ccl-monitor")
 
     def stop(self) -> None:
         """Ends the thread (at most one attempt later) and closes the listening sockets. Idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -136,3 +137,10 @@ def _evidence(value: int) -> str:
 
 _FINDINGS = ("unknown", "alive", "dead", "?")
 _DIRECTIONS = ("", "silent both ways", "silent from the peer", "silent to the peer")
+
+
+def verdicts(events: Iterable[Event]) -> dict[int, str]:
+    """The last verdict about each rail, in words, by number of the rail."""
+    return {
+        e.rail: f"{e.verdict.name.lower()} (peer {e.peer}: {e.evidence})" for e in events if e.kind == EventKind.VERDICT
+    }

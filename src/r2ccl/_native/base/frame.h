@@ -30,7 +30,9 @@ enum class FrameKind : uint8_t {
   kExamine = 17,  // to ranks of the same host: a link over rail `message` failed, look at yours
   kAgree = 19,    // an AgreementMessage: kind `flags`, epoch `message`, number `call`; payload: health
   kNote = 18,     // a message between the slow loops
-  kQuery = 11,    // asks for the credits (answered by kCredit per lane that moved)
+  kStatusAsk = 20,     // where does the receiver stand? `token` comes back
+  kStatusAnswer = 21,  // payload: its report, JSON (exec/sight.cc)
+  kQuery = 11,         // asks for the credits (answered by kCredit per lane that moved)
 };
 
 // Flag of a chunk: the sender's call waits for its acknowledgement.

@@ -52,6 +52,7 @@ struct Call {
   size_t scratch_bytes = 0;
   uint32_t remaining = 0;  // ops not done
   uint32_t replayed = 0;
+  Nanoseconds seen_ns = 0;  // a tick of the engine first met it under way
 
   std::atomic<int32_t> status{R2CCL_IN_PROGRESS};
   bool started = false;

@@ -33,6 +33,7 @@ void Engine::start_next() {
 void Engine::start_call(Call& call) {
   call.started = true;
   ++counters_.calls;
+  if (trace_) trace_call(kTraceBegin, call, call.info.dtype);
   const PlanImage& plan = *call.plan;
   if (call.p2p()) {
     ++p2p_active_;
@@ -56,6 +57,7 @@ void Engine::start_call(Call& call) {
 
 // Only from the outermost level: nothing below may still refer to the call.
 void Engine::finish(Call& call, Status status) {
+  if (trace_ && call.started) trace_call(kTraceEnd, call, static_cast<uint16_t>(status));
   call.release(device_);
   if (call.started && call.p2p()) {
     --p2p_active_;
@@ -153,6 +155,7 @@ void Engine::run_op(Call& call, uint32_t op) {
     Peer& peer = *peers_[record.peer];
     const uint8_t lane = slot->header.lane;
     apply(call, op, slot->header.chunk, slot->data);
+    if (trace_) trace_chunk(kTraceApply, peer.rank, -1, slot->header);
     peer.staging.give(slot);
     use_up(peer, lane);
   }
@@ -257,6 +260,7 @@ void Engine::relieve(Peer& peer, Nanoseconds now) {
       const uint32_t bytes = sent->header.bytes;
       if (!quick.link->write(sent->header, sent->payload)) continue;
       ++counters_.hedged_chunks;
+      if (trace_) trace_chunk(kTraceReplay, peer.rank, static_cast<int32_t>(quick.link->rail()), sent->header, now, 1);
       quick.replayed_bytes += bytes;
       slow.rate.failed(now, oldest);
       peer.ledger.moved(id, l, o, now);
@@ -381,6 +385,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
   }
   if (confirmed && !copy) header.flags = kFrameAwaited;
   if (confirmed) send_acks(peer, static_cast<uint32_t>(l), false);
+  const Nanoseconds begin = trace_ ? monotonic_ns() : 0;
   if (!link.write(header, payload)) {
     if (copy) peer.retained.give(copy);
     return false;
@@ -389,6 +394,10 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
   ++peer.sent[lane];
   if (lane != kLaneP2p) ++peer.outstanding;
   ++counters_.chunks_sent;
+  if (trace_) {
+    trace_chunk(kTracePost, peer.rank, static_cast<int32_t>(link.rail()), header, begin);
+    if (!confirmed) trace_chunk(kTraceDone, peer.rank, static_cast<int32_t>(link.rail()), header);
+  }
   if (confirmed) {
     run.state[chunk] = ChunkState::kLanding;  // posted
     Sent sent{};
@@ -426,6 +435,7 @@ void Engine::pump_replays(Peer& peer) {
       return;
     }
     if (sent.owner) ++reinterpret_cast<Call*>(sent.owner)->replayed;
+    if (trace_) trace_chunk(kTraceReplay, peer.rank, static_cast<int32_t>(slot.link->rail()), sent.header);
     slot.replayed_bytes += sent.header.bytes;
     ++counters_.replayed_chunks;
     const Nanoseconds now = monotonic_ns();
@@ -540,6 +550,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   LinkSlot& slot = *peer.links[link.index];
   if (status() != Status::OK) return;
   ++counters_.chunks_received;
+  if (trace_) trace_chunk(kTraceArrive, peer.rank, static_cast<int32_t>(link.rail()), h);
   Slot* landing_slot = slot.landing_slot;
   slot.landing_slot = nullptr;
   Call* landing_call = slot.landing_call;
@@ -549,6 +560,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     const uint32_t op = slot.landing_op, chunk = slot.landing_chunk;
     use_up(peer, h.lane);
     note_arrival(peer, slot, h);
+    if (trace_) trace_chunk(kTraceApply, peer.rank, static_cast<int32_t>(link.rail()), h);
     chunk_done(*landing_call, op, chunk);
     return;
   }
@@ -556,6 +568,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     // Thrown away: a copy of a chunk that came, or is coming, over another link; or no staging was left for it.
     if (peer.arrived({h.call, h.message, h.chunk})) {
       ++counters_.duplicate_chunks;
+      if (trace_) trace_chunk(kTraceDiscard, peer.rank, static_cast<int32_t>(link.rail()), h);
       note_arrival(peer, slot, h);
     } else if (h.bytes > settings_.chunk_bytes) {
       ++counters_.refused_frames;
@@ -573,6 +586,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   }
   if (fate == Fate::kDuplicate) {
     ++counters_.duplicate_chunks;
+    if (trace_) trace_chunk(kTraceDiscard, peer.rank, static_cast<int32_t>(link.rail()), h);
     if (landing_slot) peer.staging.give(landing_slot);
     note_arrival(peer, slot, h);
     return;
@@ -602,6 +616,7 @@ void Engine::deliver(Peer& peer, const Target& t, const FrameHeader& h, const ui
   OpRun& run = t.call->ops[t.op];
   if (t.call->may_run(t.op, t.chunk)) {
     apply(*t.call, t.op, t.chunk, payload);
+    if (trace_) trace_chunk(kTraceApply, peer.rank, -1, h);
     if (slot) peer.staging.give(slot);
     use_up(peer, h.lane);
     return;

@@ -40,6 +40,7 @@ Engine::Engine(const r2ccl_settings& settings)
       window_(static_cast<uint32_t>(
           std::clamp<uint64_t>(settings.staging_bytes / (3 * settings.chunk_bytes), 2, kMaxWindow))) {
   settings_.fault_script = nullptr;
+  if (settings.trace_records) trace_ = std::make_unique<TraceRing>(settings.trace_records);
   peers_.resize(static_cast<size_t>(settings.size));
   for (int32_t r = 0; r < settings.size; ++r) {
     if (r == settings.rank) continue;
@@ -180,6 +181,7 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   call->status.store(R2CCL_IN_PROGRESS, std::memory_order_relaxed);
   call->started = call->detached = false;
   call->replayed = 0;
+  call->seen_ns = 0;
   if (!call->bind(device_)) {
     call->release(device_);
     recycle(call);

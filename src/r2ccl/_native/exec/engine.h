@@ -15,6 +15,8 @@
 #include "device/device.h"
 #include "exec/call.h"
 #include "exec/event_log.h"
+#include "exec/sight.h"
+#include "exec/trace.h"
 #include "flow/agreement.h"
 #include "flow/detector.h"
 #include "flow/diagnosis.h"
@@ -52,8 +54,8 @@ struct LinkSlot {
   uint32_t false_alarms = 0;  // of late
   Nanoseconds false_alarm_ns = 0;
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
-  uint64_t replayed_bytes = 0;
-  bool replay_due = false;  // it failed, and none of what was on it has been sent again yet
+  bool replay_due = false;    // it failed, and none of what was on it has been sent again yet
+  uint64_t replayed_bytes = 0, sampled_rx_bytes = 0;
   // The chunk whose payload is being read into its place.
   Call* landing_call = nullptr;
   uint32_t landing_op = 0, landing_chunk = 0;
@@ -79,6 +81,7 @@ struct Peer final : ArrivedSet {
   std::unique_ptr<ControlSocket> control;
   Nanoseconds control_heard_ns = 0;
   Nanoseconds heard_ns = 0, alive_since_ns = 0;  // over any path; since when without a long break
+  Nanoseconds memory_heard_ns = 0;               // through shared memory, about
   SendLedger ledger;
   Failover failover;
   Shares shares;
@@ -140,6 +143,10 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::string error_text();
   std::string describe(uint64_t ticket);
   void abort(const std::string& reason);
+  // Where every rank stands, as JSON; see sight.cc.
+  std::string survey(Nanoseconds timeout_ns);
+  // The trace so far, oldest first; empty when it is off.
+  std::vector<r2ccl_trace_record> trace_records(uint64_t* dropped);
   void counters(r2ccl_counters* out);
   uint32_t links(r2ccl_link_stats* out, uint32_t capacity);
   // Slow loop: waits until links are down or rails change, for at most timeout_ns; how many links are down.
@@ -202,6 +209,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
 
    private:
     Engine& engine_;
+  };
+  struct Wait {
+    int32_t rank;
+    uint64_t to_come, to_go;
+    bool held;  // some chunk to go is sent, or could be, and has not arrived
   };
   enum class Fate { kDeliver, kEarly, kDuplicate, kRefuse };
   struct Target {
@@ -315,7 +327,21 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool known_call(uint64_t sequence, r2ccl_call_info* info);
   void heard_alarm(Peer& peer, const FrameHeader& header, const uint8_t* payload);
   void resolve_alarm(Nanoseconds now, bool at_deadline);
+
+  // sight.cc
+  std::vector<Wait> waits_of(const Call& call) const;
   std::string missing(const Call& call);
+  void sample(Nanoseconds now);
+  std::string report();
+  std::string report_of_silent(const Peer& peer);
+  bool ask(Peer& peer, uint32_t token, bool over_links);
+  void no_answer(const Peer& peer);
+  void status_frame(Peer& peer, int32_t via, const FrameHeader& header, const uint8_t* payload);
+
+  // trace.cc
+  void trace_chunk(uint16_t kind, int32_t peer, int32_t rail, const FrameHeader& header, Nanoseconds at = 0,
+                   uint16_t detail = 0) noexcept;
+  void trace_call(uint16_t kind, const Call& call, uint16_t detail) noexcept;
   void event(uint32_t kind, int32_t peer, int32_t rail, uint32_t detail, uint64_t value);
 
   r2ccl_settings settings_;
@@ -363,6 +389,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint64_t stuck_sequence_ = 0, stuck_moves_ = 0;
   Nanoseconds stuck_since_ns_ = 0, stuck_asked_ns_ = 0;
   r2ccl_counters counters_{};
+  Sampled sampled_;
+  std::unique_ptr<TraceRing> trace_;  // nullptr: off
 
   // Waiting.
   std::mutex wait_mutex_;
@@ -384,6 +412,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool closed_ = false, ended_ = false;  // under drive_mutex_
   std::thread thread_;
   EventLog events_;
+  Survey survey_;
 };
 
 }  // namespace r2ccl

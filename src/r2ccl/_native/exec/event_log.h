@@ -1,5 +1,6 @@
 // A bounded ring of events: the oldest are dropped, and counted.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -44,21 +45,25 @@ class EventLog {
 
   void add(const r2ccl_event& event) noexcept {
     std::lock_guard lock(mutex_);
-    if (count_ == kCapacity) {
-      first_ = (first_ + 1) % kCapacity;
-      --count_;
+    ring_[written_++ % kCapacity] = event;
+    if (written_ - taken_ > kCapacity) {
+      ++taken_;
       ++dropped_;
     }
-    ring_[(first_ + count_++) % kCapacity] = event;
   }
+  // For the program: what was not taken yet.
   uint32_t take(r2ccl_event* out, uint32_t capacity) noexcept {
     std::lock_guard lock(mutex_);
     uint32_t n = 0;
-    for (; n < capacity && count_ > 0; ++n, --count_) {
-      out[n] = ring_[first_];
-      first_ = (first_ + 1) % kCapacity;
-    }
+    while (n < capacity && taken_ < written_) out[n++] = ring_[taken_++ % kCapacity];
     return n;
+  }
+  // For whoever looks on: the last `capacity` events, taken or not, oldest first. Takes none.
+  uint32_t recent(r2ccl_event* out, uint32_t capacity) noexcept {
+    std::lock_guard lock(mutex_);
+    const uint64_t n = std::min<uint64_t>({capacity, kCapacity, written_});
+    for (uint64_t i = 0; i < n; ++i) out[i] = ring_[(written_ - n + i) % kCapacity];
+    return static_cast<uint32_t>(n);
   }
   uint64_t dropped() noexcept {
     std::lock_guard lock(mutex_);
@@ -68,8 +73,7 @@ class EventLog {
  private:
   std::mutex mutex_;
   std::array<r2ccl_event, kCapacity> ring_{};
-  uint32_t first_ = 0, count_ = 0;
-  uint64_t dropped_ = 0;
+  uint64_t written_ = 0, taken_ = 0, dropped_ = 0;  // counted from the start
 };
 
 }  // namespace r2ccl

@@ -127,6 +127,11 @@ void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
 }
 
 void Engine::acknowledged(Peer& peer, const Sent& sent) {
+  if (trace_) {
+    const bool known = sent.link < peer.links.size();
+    trace_chunk(kTraceDone, peer.rank, known ? static_cast<int32_t>(peer.links[sent.link]->link->rail()) : -1,
+                sent.header);
+  }
   if (sent.retained) peer.retained.give(sent.retained);
   if (sent.owner) chunk_done(*reinterpret_cast<Call*>(sent.owner), sent.op, sent.header.chunk);
   if (peer.blocked) mark_dirty(peer);
@@ -151,6 +156,10 @@ void Engine::on_control(int32_t rank, const FrameHeader& h, const uint8_t* paylo
 void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const uint8_t* payload) {
   if (h.kind == FrameKind::kGoodbye) {  // also when this rank has ended: it must not take the peer's end for a death
     goodbye(peer, h, payload);
+    return;
+  }
+  if (h.kind == FrameKind::kStatusAsk || h.kind == FrameKind::kStatusAnswer) {  // likewise: a failed rank says why
+    status_frame(peer, via, h, payload);
     return;
   }
   if (status() != Status::OK) return;
@@ -404,6 +413,7 @@ bool Engine::needs(const Peer& peer) const noexcept {
 void Engine::control_ended(Peer& peer, int error) {
   const bool orderly = error == FrameStream::kClosed || error == ECONNRESET || error == EPIPE;
   peer.control->close();
+  if (orderly) no_answer(peer);
   if (peer.said_goodbye || peer.gone) return;
   // The peer's kernel ended the socket: the process is gone. Anything else is the network's doing: rails may live.
   if (orderly && status() == Status::OK) peer_lost(peer.rank, true, "its process ended");
@@ -452,6 +462,7 @@ void Engine::compare_if_stuck(Nanoseconds now) {
 
 void Engine::tick(Nanoseconds now) {
   next_tick_ns_ = now + kMillisecond;
+  sample(now);
   if (status() != Status::OK) return;
   // While chunks are in flight this comes every few milliseconds, unless the process does not get to run.
   const Nanoseconds gap = now - last_tick_ns_;

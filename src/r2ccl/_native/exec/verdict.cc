@@ -1,4 +1,4 @@
-// How an engine ends, and what it can say about itself: failures, disagreement between ranks, status.
+// How an engine ends: failures, and disagreement between ranks. What it can say about itself is in sight.cc.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -8,30 +8,6 @@
 namespace r2ccl {
 
 namespace {
-
-// The names of r2ccl/types.py, for messages.
-constexpr const char* kCollectives[] = {"all_reduce",     "reduce",     "broadcast", "all_gather",
-                                        "reduce_scatter", "all_to_all", "gather",    "scatter",
-                                        "send",           "recv",       "barrier"};
-constexpr const char* kTypes[] = {"bool",    "int8",          "uint8",       "int16",     "uint16",    "int32",
-                                  "uint32",  "int64",         "uint64",      "float16",   "bfloat16",  "float32",
-                                  "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128"};
-constexpr const char* kOps[] = {"sum", "prod", "min", "max", "avg"};
-
-template <size_t N>
-std::string name_of(const char* const (&names)[N], uint8_t i) {
-  return i < N ? names[i] : "?" + std::to_string(i);
-}
-
-std::string text_of(const r2ccl_call_info& i) {
-  std::string s = name_of(kCollectives, i.collective);
-  if (i.flags & 1) s += "_v";
-  s += "(count=" + std::to_string(i.count) + ", " + name_of(kTypes, i.dtype);
-  const bool reduces = i.collective <= 1 || i.collective == 4;
-  if (reduces) s += ", " + name_of(kOps, i.op);
-  if (i.root >= 0) s += ", root=" + std::to_string(i.root);
-  return s + ")";
-}
 
 bool same(const r2ccl_call_info& a, const r2ccl_call_info& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
@@ -188,78 +164,6 @@ void Engine::resolve_alarm(Nanoseconds, bool at_deadline) {
   }
   event(kEventMismatch, -1, -1, 0, alarm_.sequence);
   fail(Status::MISMATCH, text);
-}
-
-// ---- sight ---------------------------------------------------------------------------------------------------------
-
-std::string Engine::error_text() {
-  std::lock_guard lock(wait_mutex_);
-  return failure_;
-}
-
-// Whom a call waits for, and for how much.
-std::string Engine::missing(const Call& call) {
-  const PlanImage& plan = *call.plan;
-  std::string text;
-  for (size_t p = 0; p < plan.peers.size(); ++p) {
-    uint64_t in = 0, out = 0;
-    for (uint32_t i = plan.receives_of[p].begin; i < plan.receives_of[p].end; ++i)
-      for (uint32_t op : plan.receives[i].ops) in += call.ops[op].chunks - call.ops[op].done;
-    for (uint32_t i = plan.sends_of[p].begin; i < plan.sends_of[p].end; ++i)
-      for (uint32_t op : plan.sends[i].ops) out += call.ops[op].chunks - call.ops[op].done;
-    if (in == 0 && out == 0) continue;
-    if (!text.empty()) text += ", ";
-    text += "rank " + std::to_string(plan.peers[p]) + " (" + std::to_string(in) + " chunks to come, " +
-            std::to_string(out) + " to go)";
-  }
-  return text;
-}
-
-std::string Engine::describe(uint64_t ticket) {
-  Drive drive(*this);
-  if (ticket == 0 && !current_) return {};
-  const Call& call = ticket ? *reinterpret_cast<Call*>(ticket) : *current_;
-  std::string text = text_of(call.info) + ", call " + std::to_string(call.sequence);
-  if (!call.started) {
-    text += ", has not begun";
-    if (current_) text += "; before it " + text_of(current_->info) + " waits for " + missing(*current_);
-  } else {
-    text += ", waits for " + missing(call);
-  }
-  return text;
-}
-
-void Engine::event(uint32_t kind, int32_t peer, int32_t rail, uint32_t detail, uint64_t value) {
-  events_.add({realtime_ns(), kind, peer, rail, detail, value});
-}
-
-void Engine::counters(r2ccl_counters* out) {
-  Drive drive(*this);
-  *out = counters_;
-  out->events_dropped = events_.dropped();
-  out->staging_bytes = 0;
-  for (auto& peer : peers_)
-    if (peer) out->staging_bytes += peer->staging.bytes() + peer->retained.bytes();
-}
-
-uint32_t Engine::links(r2ccl_link_stats* out, uint32_t capacity) {
-  Drive drive(*this);
-  uint32_t n = 0;
-  for (auto& peer : peers_) {
-    if (!peer) continue;
-    for (uint32_t l = 0; l < peer->links.size(); ++l, ++n) {
-      if (n >= capacity) continue;
-      const LinkSlot& slot = *peer->links[l];
-      out[n] = {peer->rank,
-                static_cast<int32_t>(slot.link->rail()),
-                static_cast<uint32_t>(peer->failover.state(l)),
-                peer->failover.generation(l),
-                slot.link->earlier_tx_bytes + slot.link->tx_bytes(),
-                slot.link->earlier_rx_bytes + slot.link->rx_bytes(),
-                slot.replayed_bytes};
-    }
-  }
-  return n;
 }
 
 }  // namespace r2ccl

@@ -1,0 +1,5 @@
+"""python -m r2ccl.top"""
+
+from .cli import main
+
+raise SystemExit(main())
