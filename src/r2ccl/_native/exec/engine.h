@@ -54,7 +54,10 @@ struct LinkSlot {
   uint32_t false_alarms = 0;  // of late
   Nanoseconds false_alarm_ns = 0;
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
-  bool replay_due = false;    // it failed, and none of what was on it has been sent again yet
+  // The last acknowledgements of other links' chunks that went over this one: lost with it, perhaps.
+  std::vector<ChunkId> detoured;
+  size_t next_detoured = 0;
+  bool replay_due = false;  // it failed, and none of what was on it has been sent again yet
   uint64_t replayed_bytes = 0, sampled_rx_bytes = 0;
   // The chunk whose payload is being read into its place.
   Call* landing_call = nullptr;

@@ -52,6 +52,11 @@ void Engine::send_acks(Peer& peer, uint32_t l, bool flush) {
     const size_t n = std::min(from.acks.size(), kMaxIdsPerFrame);
     const std::vector<ChunkId> ids = on_wire({from.acks.begin(), from.acks.begin() + static_cast<ptrdiff_t>(n)});
     slot.link->control({.kind = FrameKind::kAck, .bytes = static_cast<uint32_t>(n * sizeof(ChunkId))}, ids.data());
+    for (size_t i = 0; via != l && i < n; ++i) {
+      if (slot.detoured.size() < 2 * window_) slot.detoured.push_back(from.acks[i]);
+      slot.detoured[slot.next_detoured] = from.acks[i];
+      slot.next_detoured = (slot.next_detoured + 1) % (2 * window_);
+    }
     from.acks.erase(from.acks.begin(), from.acks.begin() + static_cast<ptrdiff_t>(n));
   }
   for (uint8_t lane : peer.due_lanes) {
@@ -379,6 +384,15 @@ void Engine::fence(Peer& peer, uint32_t l) {
     slot.landing_slot = nullptr;
   }
   slot.acks.clear();  // the answer to the peer's notice says it all
+  // Not so of chunks that came over other links. Told twice is harmless.
+  for (uint32_t o = 0; o < peer.links.size() && !slot.detoured.empty(); ++o) {
+    if (o == l || !peer.failover.usable(o)) continue;
+    auto& acks = peer.links[o]->acks;
+    acks.insert(acks.end(), slot.detoured.begin(), slot.detoured.end());
+    slot.detoured.clear();
+  }
+  slot.detoured.clear();
+  slot.next_detoured = 0;
 }
 
 // A control frame over every path that lives: the control socket and all usable links.
