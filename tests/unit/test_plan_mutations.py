@@ -29,7 +29,7 @@ def proves(plans: list[Plan], in_place: bool) -> bool:
 
 
 def variants(collective: C, algorithm: Algorithm) -> list[tuple[list[Plan], bool]]:
-    hosts = ((0, 1), (2, 3))
+    hosts = ((0, 1), (2, 3)) if algorithm.min_hosts < 3 else ((0, 1), (2,), (3,))
     n = 4 if applies(algorithm, 4) else 2
     return [
         (plans_of(algorithm, collective, n, wide=w, in_place=p, hosts=hosts if n == 4 else ()), p)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..types import Collective
-from . import direct, doubling, exchange, hierarchical, loads, ring, subtree, tree
+from . import direct, doubling, exchange, hierarchical, loads, ring, subtree, tree, tree_packing
 from .cost import Load, Model
 from .ir import Plan
 from .task import Task
@@ -17,7 +17,8 @@ from .task import Task
 class Algorithm:
     """name: as in Config.algorithm. build: one rank's plan. load: for the cost. v: works with counts that differ.
 
-    min_hosts, max_ranks: where it applies (0: no limit).
+    min_hosts, max_ranks: where it applies (0: no limit). uneven: it is for hosts of different bandwidths, and only there
+    it is chosen without being asked for.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Algorithm:
     v: bool = False
     min_hosts: int = 0
     max_ranks: int = 0
+    uneven: bool = False
 
     def applies(self, nranks: int, hosts: int, v: bool) -> bool:
         """Whether it can serve this many ranks on this many hosts, with counts that differ if ``v``."""
@@ -51,6 +53,11 @@ def _rooted(reduces: bool) -> tuple[Algorithm, ...]:
     )
 
 
+def _packing(name: str, shallow: bool) -> Algorithm:
+    build = partial(tree_packing.all_reduce, shallow=shallow)
+    return Algorithm(name, build, partial(loads.all_reduce_packing, shallow=shallow), min_hosts=3, uneven=True)
+
+
 ALGORITHMS: dict[Collective, tuple[Algorithm, ...]] = {
     Collective.ALL_REDUCE: (
         Algorithm("exchange", direct.exchange, loads.exchange, max_ranks=2),
@@ -60,6 +67,8 @@ ALGORITHMS: dict[Collective, tuple[Algorithm, ...]] = {
         Algorithm("hierarchical", hierarchical.all_reduce, loads.all_reduce_hierarchical, min_hosts=2),
         Algorithm("ring", ring.all_reduce, loads.all_reduce_ring),
         Algorithm("double_tree", tree.all_reduce, loads.all_reduce_double_tree),
+        _packing("tree_packing", shallow=False),
+        _packing("shallow_packing", shallow=True),
     ),
     Collective.REDUCE: _rooted(reduces=True),
     Collective.BROADCAST: _rooted(reduces=False),

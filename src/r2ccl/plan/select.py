@@ -39,8 +39,15 @@ def size_class(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
 
 
-def choose(request: PlanRequest, shape: ClusterShape, rank: int, algorithm: str = "") -> Plan:
-    """This rank's plan. ``algorithm`` is Config.algorithm, see ``pick``. Raises InvalidArgument."""
+def choose(
+    request: PlanRequest, shape: ClusterShape, rank: int, algorithm: str = "", deterministic: bool = False
+) -> Plan:
+    """This rank's plan. ``algorithm`` is Config.algorithm, see ``pick``. Raises InvalidArgument.
+
+    deterministic: as if nothing were lost, so that the order of reduction stays whatever happens.
+    """
+    if deterministic:
+        shape = shape.undamaged
     chosen = pick(request, shape, algorithm)
     task = Task(
         collective=request.collective,
@@ -51,6 +58,7 @@ def choose(request: PlanRequest, shape: ClusterShape, rank: int, algorithm: str 
         in_place=request.in_place,
         hosts=shape.hosts,
         peer=request.peer,
+        host_gbs=shape.gbs,
     )
     return chosen.build(task)
 
@@ -75,7 +83,7 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
                 f"{', '.join(a.name for a in able)}"
             )
     model = _model(request, shape)
-    return min(able, key=lambda a: model.us(a.load(model)))
+    return min((a for a in able if shape.uneven or not a.uneven), key=lambda a: model.us(a.load(model)))
 
 
 def costs_us(request: PlanRequest, shape: ClusterShape) -> dict[str, float]:

@@ -1,0 +1,113 @@
+"""The trees of a packing: who is above and below a host in each class, and which lane an edge has.
+
+In a tree of given degrees the hosts with most children come first, so it is as shallow as its degrees allow; of
+degrees 1 and 2 it is a chain whose middle is the root. Each class starts from another host and winds to both sides of it
+(Walecki's Hamiltonian paths), so that two classes have few edges in common.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from .packing import Ints, packing
+
+MOST_LANES = 8
+
+
+@dataclass(frozen=True)
+class Below:
+    """A host below another: its number, the lane of the edge, and whether nobody is below it."""
+
+    host: int
+    lane: int
+    leaf: bool
+
+
+@dataclass(frozen=True)
+class Node:
+    """A host's place in the tree of one class; above is -1 at the root. The largest subtree comes last."""
+
+    above: int
+    lane: int
+    below: tuple[Below, ...]
+
+
+class Forest:
+    """One tree over n hosts for each class, in breadth-first order.
+
+    order: (classes, n) the host at each position, the root first. first: (classes, n + 1) first position below each
+    position; so those below position p are first[k, p] .. first[k, p + 1] - 1.
+
+    Classes that use the same edge have different lanes there, while there are enough: in one lane the messages between
+    two ranks go one after the other, and a class would wait for the end of another.
+    """
+
+    def __init__(self, inner: Ints) -> None:
+        self.classes, self.n = inner.shape
+        self.order = np.empty(inner.shape, np.int64)
+        self.first = np.empty((self.classes, self.n + 1), np.int64)
+        self.first[:, 0] = 1
+        for k in range(self.classes):
+            start = winding(self.n, k * self.n // self.classes if self.classes > self.n else k)
+            self.order[k] = start[np.argsort(-inner[k][start], kind="stable")]
+            below = inner[k][self.order[k]]
+            below[0] += self.n > 1
+            np.cumsum(below, out=self.first[k, 1:])
+        self.first[:, 1:] += 1
+        self.lanes = min(MOST_LANES, self._most_on_an_edge())
+
+    def of(self, host: int) -> list[Node]:
+        """A host's place in each class."""
+        used: dict[int, int] = {}
+        nodes = []
+        for k, at in enumerate(np.argmax(self.order == host, axis=1).tolist()):
+            order, first = self.order[k], self.first[k]
+
+            def lane(other: int) -> int:
+                used[other] = used.get(other, -1) + 1
+                return used[other] % self.lanes
+
+            above = int(order[np.searchsorted(first, at, side="right") - 1]) if at else -1
+            up = lane(above) if at else 0
+            below = [
+                Below(int(order[p]), lane(int(order[p])), bool(first[p] == first[p + 1]))
+                for p in range(int(first[at + 1]) - 1, int(first[at]) - 1, -1)
+            ]
+            nodes.append(Node(above, up, tuple(below)))
+        return nodes
+
+    @property
+    def depth(self) -> int:
+        """Levels below the root of the deepest tree."""
+        deepest = 0
+        for first in self.first.tolist():
+            levels, end = 0, 1
+            while end < self.n:
+                end = first[end]
+                levels += 1
+            deepest = max(deepest, levels)
+        return deepest
+
+    def _most_on_an_edge(self) -> int:
+        if self.n == 1:
+            return 1
+        above = np.stack([np.repeat(self.order[k], np.diff(self.first[k])) for k in range(self.classes)])
+        below = self.order[:, 1:]
+        _, uses = np.unique(np.minimum(above, below) * self.n + np.maximum(above, below), return_counts=True)
+        return int(uses.max())
+
+
+@lru_cache(maxsize=16)
+def forest(gbs: tuple[float, ...], shallow: bool = False) -> Forest:
+    """The trees of ``packing(gbs, shallow)``."""
+    return Forest(packing(gbs, shallow).inner)
+
+
+def winding(n: int, start: int) -> Ints:
+    """The path start, start + 1, start - 1, start + 2, ... over all hosts, from its middle alternately to both ends."""
+    step = np.arange(n)
+    place = n // 2 + np.where(step % 2, -(step + 1) // 2, step // 2)
+    return np.asarray((start + np.where(place % 2, (place + 1) // 2, -(place // 2))) % n, np.int64)
