@@ -12,6 +12,7 @@ from .plan.ir import Plan
 from .plan.select import PlanRequest, check_algorithm, choose, size_class
 from .plan.shape import ClusterShape
 from .topology.cluster import Cluster
+from .topology.model import DOWN
 from .types import Collective, DType, ReduceOp
 
 log = logging.getLogger("r2ccl.plan")
@@ -43,7 +44,8 @@ def shape_of(cluster: Cluster, config: Config, cores: int, health: bytes = b"") 
         now.append(left if any(left) else tuple(_NO_RAIL * gbs for gbs in whole))
     shape = ClusterShape(
         hosts=tuple(host.ranks for host in cluster.hosts),
-        rail_gbs=tuple(rail_gbs),
+        rail_gbs=tuple(now),
+        full_gbs=tuple(full),
         cores=cores,
         chunk_bytes=config.chunk_bytes,
     )
@@ -52,7 +54,8 @@ def shape_of(cluster: Cluster, config: Config, cores: int, health: bytes = b"") 
 
 
 def _levels(cluster: Cluster, health: bytes) -> list[bytes]:
-    """The health of each rank's rails."""
+    """The health of each rank's rails; before anything is agreed what is down at the start is not usable."""
+    health = health or bytes(rail.state != DOWN for info in cluster.ranks for rail in info.rails)
     levels, at = [], 0
     for info in cluster.ranks:
         levels.append(health[at : at + len(info.rails)])

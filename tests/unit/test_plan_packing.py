@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from r2ccl.plan import hierarchical, tree_packing
 from r2ccl.plan.bounds import connected_bound
 from r2ccl.plan.forest import Forest, forest, winding
-from r2ccl.plan.packing import packing
+from r2ccl.plan.packing import MOST_STARS, Kind, best_kind, packing
 from r2ccl.plan.task import Task
 from r2ccl.plan.traffic import between_hosts
 from r2ccl.plan.verify import verify
@@ -58,18 +58,20 @@ def test_larger_clusters(n: int, few: list[float], data: st.DataObject) -> None:
 
 def check_packing(gbs: tuple[float, ...], rounded: float = ROUNDED) -> None:
     n = len(gbs)
-    packed = packing(gbs)
-    assert len(packed.weights) <= max(2, min(n, 32)) and min(packed.weights) > 0
-    assert (packed.inner >= 0).all() and (packed.inner.sum(axis=1) == max(0, n - 2)).all()
-    assert packed.time(gbs) <= NEAR * connected_bound(gbs)
-    assert packed.time(gbs) <= rounded * balance(gbs)
+    for kind in (Kind.STAR, Kind.CHAIN):
+        packed = packing(gbs, kind)
+        assert len(packed.weights) <= n and min(packed.weights) > 0
+        assert kind is Kind.STAR or len(packed.weights) <= 32
+        assert (packed.inner >= 0).all() and (packed.inner.sum(axis=1) == max(0, n - 2)).all()
+        assert packed.time(gbs) <= NEAR * connected_bound(gbs)
+        assert packed.time(gbs) <= rounded * balance(gbs)
 
 
 @settings(max_examples=60, deadline=None)
-@given(gbs=st.lists(rates, min_size=1, max_size=40).map(tuple), shallow=st.booleans())
-def test_trees_have_the_degrees_asked_for(gbs: tuple[float, ...], shallow: bool) -> None:
-    inner = packing(gbs, shallow).inner
-    trees = Forest(inner)
+@given(gbs=st.lists(rates, min_size=1, max_size=40).map(tuple), kind=st.sampled_from(Kind))
+def test_trees_have_the_degrees_asked_for(gbs: tuple[float, ...], kind: Kind) -> None:
+    inner = packing(gbs, kind).inner
+    trees = Forest(inner, gbs)
     n = len(gbs)
     every = [trees.of(h) for h in range(n)]
     used: set[tuple[int, int, int]] = set()
@@ -99,9 +101,19 @@ def test_winding_paths() -> None:
         for start in range(n):
             assert sorted(winding(n, start)) == list(range(n))
     inner = np.array([[0, 1, 1, 1, 1, 0]])
-    assert forest((1.0,) * 64).depth == 32
-    assert forest((1.0,) * 64, True).depth <= 7
+    assert forest((1.0,) * 64, Kind.STAR).depth == 1
+    assert forest((1.0,) * 64, Kind.CHAIN).depth == 32
+    assert forest((1.0,) * 64, Kind.BINARY).depth <= 7
     assert Forest(inner).depth == 3
+
+
+def test_stars_share_the_data_by_spare_bandwidth() -> None:
+    """A host that lost so much that it can only just send and receive the data owns nothing."""
+    assert packing((2 / 3, 1.0, 1.0), Kind.STAR).weights == (1 << 15, 1 << 15)
+    shares = packing((0.75, 1.0, 1.0, 1.0), Kind.STAR).weights
+    assert [w / sum(shares) for w in shares] == pytest.approx([0.1, 0.3, 0.3, 0.3], abs=1e-4)
+    assert packing((1.0,) * 4, Kind.STAR).weights == (1 << 15,) * 4
+    assert (best_kind(MOST_STARS), best_kind(MOST_STARS + 1)) == (Kind.STAR, Kind.CHAIN)
 
 
 def hosts_of(sizes: list[int]) -> tuple[tuple[int, ...], ...]:
@@ -109,21 +121,21 @@ def hosts_of(sizes: list[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(a, b)) for a, b in pairwise(ends))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_plans_are_right_and_load_hosts_as_promised(data: st.DataObject) -> None:
     """Verified, with uneven ranks per host, and the bytes counted from the ops: near the bound, no worse than Balance."""
     n = data.draw(st.integers(2, 9), "hosts")
     hosts = hosts_of(data.draw(st.lists(st.integers(1, 3 if n < 5 else 1), min_size=n, max_size=n), "ranks"))
     gbs = tuple(data.draw(st.lists(rates, min_size=n, max_size=n), "bandwidths"))
-    wide, in_place, shallow = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.booleans())
+    wide, in_place, kind = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.sampled_from(Kind))
     ranks = sum(map(len, hosts))
     tasks = [
         Task(C.ALL_REDUCE, ranks, r, wide=wide, in_place=in_place, hosts=hosts, host_gbs=gbs) for r in range(ranks)
     ]
-    plans = [tree_packing.all_reduce(task, shallow) for task in tasks]
+    plans = [tree_packing.all_reduce(task, kind) for task in tasks]
     verify(plans, in_place, seed=data.draw(st.integers(0, 99)))
-    if shallow:
+    if kind is Kind.BINARY:
         return
     moved = between_hosts(plans, hosts, D)
     took = max(max(both) / b for both, b in zip(moved, gbs, strict=True)) / D

@@ -18,13 +18,13 @@ from .hierarchical import MAX_COLUMNS
 from .ir import Buf, Plan
 from .task import Task
 
-PIECES = 4  # at least, of all blocks together: messages inside a host are so short that no block waits long for another
+PIECES = 8  # at least, of all blocks together: messages inside a host are so short that no block waits long for another
 
 
 class Across:
     """Writes the ops of this rank for a schedule between hosts. ``here`` is the index of its host, of ``n``."""
 
-    def __init__(self, task: Task, name: str, weights: Sequence[int], lanes: int = 1) -> None:
+    def __init__(self, task: Task, name: str, weights: Sequence[int], lanes: int = 1, split: int = 0) -> None:
         self.hosts = task.hosts or (tuple(range(task.nranks)),)
         self.n = len(self.hosts)
         self.here = next(h for h, host in enumerate(self.hosts) if task.rank in host)
@@ -33,22 +33,23 @@ class Across:
         self._columns = lcm(*sizes) if lcm(*sizes) <= MAX_COLUMNS else max(sizes)
         self._mine = [s for s in range(self._columns) if self.local[s % len(self.local)] == task.rank]
         self._split = 1 if max(sizes) == 1 else max(1, PIECES // len(weights))
+        self._split = split or self._split
         self._turns = turns(self.local, task.rank)
         self.blocks = len(weights)
         every = [w for w in weights for _ in range(self._columns)]
         self.b = Builder(task, name, every, split=self._split, lanes=lanes)
         self._so_far: dict[int, Buf] = {}  # where this host's partial sum of a part lies; the user's input by default
 
-    def all_reduce(self, schedule: Callable[[int, int], None]) -> Plan:
-        """The plan; ``schedule(block, piece)`` writes this host's ops, and ends with the result on every host."""
+    def all_reduce(self, schedule: Callable[[int], None]) -> Plan:
+        """The plan; ``schedule(piece)`` writes this host's ops for a piece of every block; all hosts end with the result."""
         pieces = [(k, j) for j in range(self._split) for k in range(self.blocks)]
         if self.b.task.nranks == 1:
             self.b.copy(self.b.all(Buf.RECV), self.b.all(Buf.SEND), final=True)
         for k, j in pieces:
             self._reduce_inside(k, j)
         if self.n > 1:
-            for k, j in pieces:
-                schedule(k, j)
+            for j in range(self._split):
+                schedule(j)
         for k, j in pieces:
             self._gather_inside(k, j)
         return self.b.finish()

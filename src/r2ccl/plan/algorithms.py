@@ -10,6 +10,7 @@ from ..types import Collective
 from . import direct, doubling, exchange, hierarchical, loads, ring, subtree, tree, tree_packing
 from .cost import Load, Model
 from .ir import Plan
+from .packing import Kind
 from .task import Task
 
 
@@ -53,9 +54,9 @@ def _rooted(reduces: bool) -> tuple[Algorithm, ...]:
     )
 
 
-def _packing(name: str, shallow: bool) -> Algorithm:
-    build = partial(tree_packing.all_reduce, shallow=shallow)
-    return Algorithm(name, build, partial(loads.all_reduce_packing, shallow=shallow), min_hosts=3, uneven=True)
+def _packing(name: str, kind: Kind | None) -> Algorithm:
+    build = partial(tree_packing.all_reduce, kind=kind)
+    return Algorithm(name, build, partial(loads.all_reduce_packing, kind=kind), min_hosts=3, uneven=True)
 
 
 ALGORITHMS: dict[Collective, tuple[Algorithm, ...]] = {
@@ -67,8 +68,8 @@ ALGORITHMS: dict[Collective, tuple[Algorithm, ...]] = {
         Algorithm("hierarchical", hierarchical.all_reduce, loads.all_reduce_hierarchical, min_hosts=2),
         Algorithm("ring", ring.all_reduce, loads.all_reduce_ring),
         Algorithm("double_tree", tree.all_reduce, loads.all_reduce_double_tree),
-        _packing("tree_packing", shallow=False),
-        _packing("shallow_packing", shallow=True),
+        _packing("tree_packing", None),
+        _packing("binary_packing", Kind.BINARY),
     ),
     Collective.REDUCE: _rooted(reduces=True),
     Collective.BROADCAST: _rooted(reduces=False),

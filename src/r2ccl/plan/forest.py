@@ -1,8 +1,8 @@
 """The trees of a packing: who is above and below a host in each class, and which lane an edge has.
 
 In a tree of given degrees the hosts with most children come first, so it is as shallow as its degrees allow; of
-degrees 1 and 2 it is a chain whose middle is the root. Each class starts from another host and winds to both sides of it
-(Walecki's Hamiltonian paths), so that two classes have few edges in common.
+degrees 1 and 2 it is a chain whose middle is the root. Each chain starts from another host and winds to both sides of it
+(Walecki's Hamiltonian paths), so that two classes have few edges in common. A star lists the hosts after its root.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .packing import Ints, packing
+from .packing import Ints, Kind, packing
 
 MOST_LANES = 8
 
@@ -28,7 +28,10 @@ class Below:
 
 @dataclass(frozen=True)
 class Node:
-    """A host's place in the tree of one class; above is -1 at the root. The largest subtree comes last."""
+    """A host's place in the tree of one class; above is -1 at the root.
+
+    below: fast hosts first, so that the sum of a class waits for none of them when a slow one comes in.
+    """
 
     above: int
     lane: int
@@ -45,13 +48,16 @@ class Forest:
     two ranks go one after the other, and a class would wait for the end of another.
     """
 
-    def __init__(self, inner: Ints) -> None:
+    def __init__(self, inner: Ints, gbs: tuple[float, ...] = ()) -> None:
+        self.gbs = gbs or (1.0,) * inner.shape[1]
         self.classes, self.n = inner.shape
         self.order = np.empty(inner.shape, np.int64)
         self.first = np.empty((self.classes, self.n + 1), np.int64)
         self.first[:, 0] = 1
         for k in range(self.classes):
-            start = winding(self.n, k * self.n // self.classes if self.classes > self.n else k)
+            first = k * self.n // self.classes if self.classes > self.n else k
+            star = inner[k].max() == self.n - 2
+            start = np.roll(np.arange(self.n), -int(np.argmax(inner[k])) or -k) if star else winding(self.n, first)
             self.order[k] = start[np.argsort(-inner[k][start], kind="stable")]
             below = inner[k][self.order[k]]
             below[0] += self.n > 1
@@ -74,9 +80,9 @@ class Forest:
             up = lane(above) if at else 0
             below = [
                 Below(int(order[p]), lane(int(order[p])), bool(first[p] == first[p + 1]))
-                for p in range(int(first[at + 1]) - 1, int(first[at]) - 1, -1)
+                for p in range(int(first[at]), int(first[at + 1]))
             ]
-            nodes.append(Node(above, up, tuple(below)))
+            nodes.append(Node(above, up, tuple(sorted(below, key=lambda b: -self.gbs[b.host]))))
         return nodes
 
     @property
@@ -101,9 +107,9 @@ class Forest:
 
 
 @lru_cache(maxsize=16)
-def forest(gbs: tuple[float, ...], shallow: bool = False) -> Forest:
-    """The trees of ``packing(gbs, shallow)``."""
-    return Forest(packing(gbs, shallow).inner)
+def forest(gbs: tuple[float, ...], kind: Kind) -> Forest:
+    """The trees of ``packing(gbs, kind)``."""
+    return Forest(packing(gbs, kind).inner, gbs)
 
 
 def winding(n: int, start: int) -> Ints:

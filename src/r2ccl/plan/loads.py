@@ -12,7 +12,7 @@ from dataclasses import replace
 from .across import PIECES
 from .cost import REDUCE_WORK, Load, Model, Steps, circulant_net, floor_log2
 from .forest import forest
-from .packing import packing
+from .packing import Kind, best_kind, packing
 
 
 def exchange(m: Model) -> Load:
@@ -61,9 +61,10 @@ def all_reduce_double_tree(m: Model) -> Load:
     return Load(steps, net=net, sent=sent, received=m.D, reduced=m.D, messages=2 * depth, fill=depth)
 
 
-def all_reduce_packing(m: Model, shallow: bool) -> Load:
+def all_reduce_packing(m: Model, kind: Kind | None) -> Load:
     """Each class up its tree and down again: what a host sends and receives is in proportion to its bandwidth."""
-    packed, trees = packing(m.shape.gbs, shallow), forest(m.shape.gbs, shallow)
+    kind = kind or best_kind(m.H)
+    packed, trees = packing(m.shape.gbs, kind), forest(m.shape.gbs, kind)
     degree = float(packed.degrees.max())
     half = degree / 2 * m.D / m.columns
     inside = (m.L - 1) / m.L * m.D

@@ -3,12 +3,16 @@
 A class is reduced up a tree of all hosts and broadcast down the same tree, so every edge carries it once each way and
 a host of degree d sends and receives it d times, wherever the root is. An average degree in proportion to bandwidth,
 at least 1 (a leaf), thus meets the lower bound (docs/planner.md). Integers only, so that all ranks come to the same.
+
+Three kinds of trees. Stars: a class for each host, which owns it; the spare bandwidth is the owner's share. Two steps, and
+all transfers may begin at once, which keeps them in balance. Chains and binary trees: few messages on many hosts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -16,10 +20,20 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-FEW = 32  # hosts: more than that are given at most COARSE classes
-FINE, COARSE = 240, 32  # units of the data that classes consist of: at least, on few hosts; exactly, on more
+MOST_STARS = 64  # hosts: more than that would exchange too many small messages
+FEW = 32  # hosts: more than that are given at most COARSE chains
+FINE, COARSE = 240, 32  # units of the data that chains are made of: at least, on few hosts; exactly, on more
 SHALLOW = 8  # units where trees are to be shallow
+_SHARES = 1 << 16  # units of the data that stars are made of
 _SCALE = 1 << 20  # of the fastest host's bandwidth
+
+
+class Kind(Enum):
+    """Shape of the trees."""
+
+    STAR = 0
+    CHAIN = 1
+    BINARY = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +60,27 @@ class Packing:
         return float((self.degrees / np.array(gbs)).max())
 
 
+def best_kind(hosts: int) -> Kind:
+    """What suits large messages on so many hosts."""
+    return Kind.STAR if hosts <= MOST_STARS else Kind.CHAIN
+
+
 @lru_cache(maxsize=16)
-def packing(gbs: tuple[float, ...], shallow: bool = False) -> Packing:
-    """Classes for hosts of these bandwidths. ``shallow``: trees of few levels rather than chains."""
+def packing(gbs: tuple[float, ...], kind: Kind) -> Packing:
+    """Classes for hosts of these bandwidths."""
     n = len(gbs)
     if n <= 2:
-        return Packing((1, 1), np.zeros((2, n), np.int64))
+        return Packing((1,) * n, np.zeros((n, n), np.int64))
+    if kind is Kind.STAR:
+        share = inner_units(gbs, _SHARES)
+        owners = np.flatnonzero(share)
+        return Packing(tuple(share[owners].tolist()), (n - 2) * np.eye(n, dtype=np.int64)[owners])
+    if kind is Kind.BINARY:
+        return _paired(*classes(inner_units(gbs, SHALLOW), SHALLOW))
     even = n * (n - 1)  # equal hosts, and equal ones beside a leaf, come out without a rest
-    units = SHALLOW if shallow else even * -(-FINE // even) if n <= FEW else COARSE
+    units = even * -(-FINE // even) if n <= FEW else COARSE
     weights, inner = classes(inner_units(gbs, units), units)
-    return _paired(weights, inner) if shallow else Packing(tuple(int(w) for w in weights), inner)
+    return Packing(tuple(weights.tolist()), inner)
 
 
 def inner_units(gbs: Sequence[float], units: int) -> Ints:
@@ -99,4 +124,4 @@ def _paired(weights: Ints, inner: Ints) -> Packing:
     upto = np.minimum(np.cumsum(2 * inner, axis=1), n - 2)
     first = np.diff(upto, axis=1, prepend=0)
     both = np.stack((first, 2 * inner - first), axis=1).reshape(-1, n)
-    return Packing(tuple(int(w) for w in np.repeat(weights, 2)), both)
+    return Packing(tuple(np.repeat(weights, 2).tolist()), both)

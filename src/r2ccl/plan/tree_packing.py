@@ -5,21 +5,30 @@ from __future__ import annotations
 from .across import Across
 from .forest import Node, forest
 from .ir import Plan
-from .packing import packing
+from .packing import Kind, best_kind, packing
 from .task import Task
 
+NAMES = {Kind.BINARY: "binary_packing"}
 
-def all_reduce(task: Task, shallow: bool = False) -> Plan:
+
+def all_reduce(task: Task, kind: Kind | None = None) -> Plan:
     """Each class up its tree and down again, all classes at once, chunks in a pipeline.
 
     A host of degree d in a class sends and receives the class d times, in lanes of its own on each edge.
     """
-    trees = forest(task.speeds, shallow)
-    x = Across(
-        task, "shallow_packing" if shallow else "tree_packing", packing(task.speeds, shallow).weights, trees.lanes
-    )
-    nodes = trees.of(x.here)
-    return x.all_reduce(lambda block, piece: _up_and_down(x, nodes[block], block, piece))
+    kind = kind or best_kind(len(task.speeds))
+    trees = forest(task.speeds, kind)
+    x = Across(task, NAMES.get(kind, "tree_packing"), packing(task.speeds, kind).weights, trees.lanes)
+    nodes = list(enumerate(trees.of(x.here)))
+    if kind is Kind.STAR:  # nobody is everybody's first target
+        turn = next((block for block, node in nodes if node.above > x.here), 0)
+        nodes = nodes[turn:] + nodes[:turn]
+
+    def schedule(piece: int) -> None:
+        for block, node in nodes:
+            _up_and_down(x, node, block, piece)
+
+    return x.all_reduce(schedule)
 
 
 def _up_and_down(x: Across, node: Node, block: int, piece: int) -> None:
@@ -29,5 +38,5 @@ def _up_and_down(x: Across, node: Node, block: int, piece: int) -> None:
     if node.above >= 0:
         x.send_sum(node.above, block, piece, node.lane)
         x.take_result(node.above, block, piece, node.lane)
-    for below in reversed(node.below):
+    for below in node.below:
         x.send_result(below.host, block, piece, below.lane)
