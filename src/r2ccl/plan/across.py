@@ -22,7 +22,10 @@ PIECES = 8  # at least, of all blocks together: messages inside a host are so sh
 
 
 class Across:
-    """Writes the ops of this rank for a schedule between hosts. ``here`` is the index of its host, of ``n``."""
+    """Writes the ops of this rank for a schedule between hosts. ``here`` is the index of its host, of ``n``.
+
+    weights: of the blocks. split: pieces of a block; 0: as many as messages inside a host need.
+    """
 
     def __init__(self, task: Task, name: str, weights: Sequence[int], lanes: int = 1, split: int = 0) -> None:
         self.hosts = task.hosts or (tuple(range(task.nranks)),)
@@ -32,8 +35,7 @@ class Across:
         sizes = {len(host) for host in self.hosts}
         self._columns = lcm(*sizes) if lcm(*sizes) <= MAX_COLUMNS else max(sizes)
         self._mine = [s for s in range(self._columns) if self.local[s % len(self.local)] == task.rank]
-        self._split = 1 if max(sizes) == 1 else max(1, PIECES // len(weights))
-        self._split = split or self._split
+        self._split = split or (1 if max(sizes) == 1 else max(1, PIECES // len(weights)))
         self._turns = turns(self.local, task.rank)
         self.blocks = len(weights)
         every = [w for w in weights for _ in range(self._columns)]
@@ -67,6 +69,12 @@ class Across:
             wide = not raw or len(self.hosts[host]) > 1
             self.b.recv_reduce(self._rank(host, s), dst, src, wide=wide, final=final, lane=lane)
             self._so_far[part] = dst.buf
+
+    def take_sum(self, host: int, block: int, piece: int, lane: int = 0) -> None:
+        """Receive a partial sum, instead of this host's own."""
+        for s, part in self._parts(block, piece):
+            self.b.recv(self._rank(host, s), At(self.b.acc, part), lane=lane)
+            self._so_far[part] = self.b.acc
 
     def send_result(self, host: int, block: int, piece: int, lane: int = 0) -> None:
         """Send the finished sum."""

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..types import Collective
-from . import direct, doubling, exchange, hierarchical, loads, ring, subtree, tree, tree_packing
+from . import (
+    direct,
+    doubling,
+    exchange,
+    hierarchical,
+    loads,
+    loads_uneven,
+    optcc,
+    partial_rings,
+    ring,
+    subtree,
+    tree,
+    tree_packing,
+)
 from .cost import Load, Model
 from .ir import Plan
 from .packing import Kind
@@ -56,7 +69,11 @@ def _rooted(reduces: bool) -> tuple[Algorithm, ...]:
 
 def _packing(name: str, kind: Kind | None) -> Algorithm:
     build = partial(tree_packing.all_reduce, kind=kind)
-    return Algorithm(name, build, partial(loads.all_reduce_packing, kind=kind), min_hosts=3, uneven=True)
+    return _uneven(name, build, partial(loads_uneven.all_reduce_packing, kind=kind))
+
+
+def _uneven(name: str, build: Callable[[Task], Plan], load: Callable[[Model], Load]) -> Algorithm:
+    return Algorithm(name, build, load, min_hosts=3, uneven=True)
 
 
 ALGORITHMS: dict[Collective, tuple[Algorithm, ...]] = {
@@ -70,6 +87,8 @@ ALGORITHMS: dict[Collective, tuple[Algorithm, ...]] = {
         Algorithm("double_tree", tree.all_reduce, loads.all_reduce_double_tree),
         _packing("tree_packing", None),
         _packing("binary_packing", Kind.BINARY),
+        _uneven("optcc", optcc.all_reduce, loads_uneven.all_reduce_optcc),
+        _uneven("r2ccl_allreduce", partial_rings.all_reduce, loads_uneven.all_reduce_partial_rings),
     ),
     Collective.REDUCE: _rooted(reduces=True),
     Collective.BROADCAST: _rooted(reduces=False),

@@ -102,8 +102,8 @@ class Forest:
             return 1
         above = np.stack([np.repeat(self.order[k], np.diff(self.first[k])) for k in range(self.classes)])
         below = self.order[:, 1:]
-        _, uses = np.unique(np.minimum(above, below) * self.n + np.maximum(above, below), return_counts=True)
-        return int(uses.max())
+        edges = np.sort((np.minimum(above, below) * self.n + np.maximum(above, below)).ravel())
+        return int(np.diff(np.flatnonzero(np.diff(edges, prepend=-1, append=-1))).max())
 
 
 @lru_cache(maxsize=16)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .across import PIECES
 from .cost import REDUCE_WORK, Load, Model, Steps, circulant_net, floor_log2
-from .forest import forest
-from .packing import Kind, best_kind, packing
 
 
 def exchange(m: Model) -> Load:
@@ -59,26 +56,6 @@ def all_reduce_double_tree(m: Model) -> Load:
     steps = Steps(2 * m.net_rounds, depth - 2 * m.net_rounds)
     sent = (m.w + 1) * m.D
     return Load(steps, net=net, sent=sent, received=m.D, reduced=m.D, messages=2 * depth, fill=depth)
-
-
-def all_reduce_packing(m: Model, kind: Kind | None) -> Load:
-    """Each class up its tree and down again: what a host sends and receives is in proportion to its bandwidth."""
-    kind = kind or best_kind(m.H)
-    packed, trees = packing(m.shape.gbs, kind), forest(m.shape.gbs, kind)
-    degree = float(packed.degrees.max())
-    half = degree / 2 * m.D / m.columns
-    inside = (m.L - 1) / m.L * m.D
-    net = packed.time(m.shape.gbs) * m.shape.weakest_gbs * m.D * (1 + m.w) / 2
-    return Load(
-        Steps(2 * trees.depth, 2),
-        net=net,
-        sent=2 * inside + half * (1 + m.w),
-        received=inside + half,
-        reduced=inside + half,
-        messages=4 * max(PIECES, trees.classes) * (m.L - 1) / m.L,
-        net_messages=2 * degree * trees.classes,
-        fill=2 * trees.depth,
-    )
 
 
 def blocks_ring(m: Model, reduces: bool) -> Load:

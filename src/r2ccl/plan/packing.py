@@ -112,7 +112,7 @@ def classes(inner: Ints, units: int) -> tuple[Ints, Ints]:
     so each host gets its share exactly, within one of the average in each class.
     """
     ends = np.cumsum(inner)
-    offsets = np.unique(np.concatenate(([0], ends % units)))
+    offsets = np.array(sorted({0, *(ends % units).tolist()}), np.int64)
     weights = np.diff(np.append(offsets, units))
     teeth = (ends[None, :] - offsets[:, None] + units - 1) // units  # teeth at offset, offset + units, ... below an end
     return weights, np.diff(teeth, axis=1, prepend=0)
