@@ -7,12 +7,14 @@ degrees 1 and 2 it is a chain whose middle is the root. Each chain starts from a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from .packing import Ints, Kind, packing
+from .reach import Rails, tree
 
 MOST_LANES = 8
 
@@ -42,13 +44,14 @@ class Forest:
     """One tree over n hosts for each class, in breadth-first order.
 
     order: (classes, n) the host at each position, the root first. first: (classes, n + 1) first position below each
-    position; so those below position p are first[k, p] .. first[k, p + 1] - 1.
+    position; so those below position p are first[k, p] .. first[k, p + 1] - 1. rails: where they are given, every tree
+    uses pairs of hosts that share one, at the price of other degrees than ``inner`` asks for.
 
     Classes that use the same edge have different lanes there, while there are enough: in one lane the messages between
     two ranks go one after the other, and a class would wait for the end of another.
     """
 
-    def __init__(self, inner: Ints, gbs: tuple[float, ...] = ()) -> None:
+    def __init__(self, inner: Ints, gbs: tuple[float, ...] = (), rails: Rails = ()) -> None:
         self.gbs = gbs or (1.0,) * inner.shape[1]
         self.classes, self.n = inner.shape
         self.order = np.empty(inner.shape, np.int64)
@@ -61,6 +64,8 @@ class Forest:
             self.order[k] = start[np.argsort(-inner[k][start], kind="stable")]
             below = inner[k][self.order[k]]
             below[0] += self.n > 1
+            if rails:
+                self.order[k], below = _listed(tree(int(self.order[k, 0]), rails, self.gbs), int(self.order[k, 0]))
             np.cumsum(below, out=self.first[k, 1:])
         self.first[:, 1:] += 1
         self.lanes = min(MOST_LANES, self._most_on_an_edge())
@@ -85,6 +90,13 @@ class Forest:
             nodes.append(Node(above, up, tuple(sorted(below, key=lambda b: -self.gbs[b.host]))))
         return nodes
 
+    def time(self, weights: Sequence[int]) -> float:
+        """When the last host is done with classes of these weights, in units of data / bandwidth."""
+        degrees = np.zeros(self.n, np.int64)
+        for k, weight in enumerate(weights):
+            degrees[self.order[k]] += weight * (np.diff(self.first[k]) + (np.arange(self.n) > 0))
+        return float((degrees / np.array(self.gbs)).max()) / sum(weights)
+
     @property
     def depth(self) -> int:
         """Levels below the root of the deepest tree."""
@@ -107,9 +119,9 @@ class Forest:
 
 
 @lru_cache(maxsize=16)
-def forest(gbs: tuple[float, ...], kind: Kind) -> Forest:
+def forest(gbs: tuple[float, ...], kind: Kind, rails: Rails = ()) -> Forest:
     """The trees of ``packing(gbs, kind)``."""
-    return Forest(packing(gbs, kind).inner, gbs)
+    return Forest(packing(gbs, kind).inner, gbs, rails)
 
 
 def winding(n: int, start: int) -> Ints:
@@ -117,3 +129,11 @@ def winding(n: int, start: int) -> Ints:
     step = np.arange(n)
     place = n // 2 + np.where(step % 2, -(step + 1) // 2, step // 2)
     return np.asarray((start + np.where(place % 2, (place + 1) // 2, -(place // 2))) % n, np.int64)
+
+
+def _listed(below: list[list[int]], root: int) -> tuple[Ints, Ints]:
+    """A tree in breadth-first order, and the number of hosts below each position."""
+    order = [root]
+    for host in order:
+        order += below[host]
+    return np.array(order, np.int64), np.array([len(below[host]) for host in order], np.int64)

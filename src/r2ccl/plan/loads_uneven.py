@@ -18,11 +18,12 @@ UNFAIR = 1.12
 
 def all_reduce_packing(m: Model, kind: Kind | None) -> Load:
     """Each class up its tree and down again: what a host sends and receives is in proportion to its bandwidth."""
-    kind = kind or best_kind(m.H)
-    packed, trees = packing(m.shape.gbs, kind), forest(m.shape.gbs, kind)
+    rails = m.shape.rails_apart
+    kind = kind or (Kind.STAR if rails else best_kind(m.H))
+    packed, trees = packing(m.shape.gbs, kind), forest(m.shape.gbs, kind, rails)
     degree = float(packed.degrees.max())
     messages = 2 * m.H if kind is Kind.STAR else 2 * degree * trees.classes
-    time = packed.time(m.shape.gbs) * (1.0 if kind is Kind.STAR else UNFAIR)
+    time = trees.time(packed.weights) * (1.0 if kind is Kind.STAR else UNFAIR)
     return _across(m, time, degree, 2 * trees.depth, messages, max(PIECES, trees.classes))
 
 

@@ -48,9 +48,8 @@ def levels(gbs: Sequence[float]) -> list[Level]:
     if n == 1:
         return [Level((0,), (), 1.0, gbs[0])]
     speeds = [min(gbs)]
-    ascending = sorted(gbs)
-    for i, b in enumerate(ascending[:-1]):  # the last alone is no ring
-        if b * (1 - EVEN) > speeds[-1] and b > ascending[max(0, i - 1)] and len(speeds) < MOST_LEVELS:
+    for b in sorted(gbs)[:-1]:  # the fastest alone is no ring
+        if b * (1 - EVEN) > speeds[-1] and len(speeds) < MOST_LEVELS:
             speeds.append(b)
     every = range(n)
     rings = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import InvalidArgument
 from ..types import Collective
-from .algorithms import ALGORITHMS, Algorithm
+from .algorithms import ALGORITHMS, Algorithm, Talks
 from .cost import Model
 from .ir import Plan
 from .shape import ClusterShape
@@ -49,6 +49,8 @@ def choose(
     if deterministic:
         shape = shape.undamaged
     chosen = pick(request, shape, algorithm)
+    if chosen.talks is Talks.NEIGHBOURS:
+        shape = shape.in_ring_order or shape
     task = Task(
         collective=request.collective,
         nranks=shape.nranks,
@@ -59,6 +61,7 @@ def choose(
         hosts=shape.hosts,
         peer=request.peer,
         host_gbs=shape.gbs,
+        rails=shape.rails_apart if chosen.talks is Talks.REACHABLE else (),
     )
     return chosen.build(task)
 
@@ -70,7 +73,7 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
     name is passed over where the collective has no such algorithm or it does not apply; a name given for a collective
     must apply. Raises InvalidArgument with the names to choose from.
     """
-    able = [a for a in ALGORITHMS[request.collective] if a.applies(shape.nranks, len(shape.hosts), request.v)]
+    able = _able(request, shape)
     forced, strict = _forced(request.collective, algorithm)
     if forced:
         for a in able:
@@ -79,18 +82,32 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
         if strict:
             raise InvalidArgument(
                 f"algorithm {forced!r} does not apply to {_name(request.collective)} on {shape.nranks} ranks and "
-                f"{len(shape.hosts)} hosts{' with counts that differ' if request.v else ''}: use one of "
+                f"{len(shape.hosts)} hosts{' with counts that differ' if request.v else ''}"
+                f"{', some of which share no rail' if shape.rails_apart else ''}: use one of "
                 f"{', '.join(a.name for a in able)}"
             )
     model = _model(request, shape)
-    return min((a for a in able if shape.uneven or not a.uneven), key=lambda a: model.us(a.load(model)))
+    damaged = shape.uneven or bool(shape.rails_apart)
+    return min((a for a in able if damaged or not a.uneven), key=lambda a: model.us(a.load(model)))
 
 
 def costs_us(request: PlanRequest, shape: ClusterShape) -> dict[str, float]:
     """Estimated microseconds of every algorithm that applies, for reports and tests."""
     model = _model(request, shape)
-    able = (a for a in ALGORITHMS[request.collective] if a.applies(shape.nranks, len(shape.hosts), request.v))
-    return {a.name: model.us(a.load(model)) for a in able}
+    return {a.name: model.us(a.load(model)) for a in _able(request, shape)}
+
+
+def _able(request: PlanRequest, shape: ClusterShape) -> list[Algorithm]:
+    """The algorithms that apply, in order of preference.
+
+    Where some hosts share no rail: those that let only others speak; all of them if there is none, since rails return.
+    """
+    able = [a for a in ALGORITHMS[request.collective] if a.applies(shape.nranks, len(shape.hosts), request.v)]
+    if not shape.rails_apart:
+        return able
+    ring = shape.in_ring_order is not None
+    fit = [a for a in able if a.talks is Talks.REACHABLE or (ring and a.talks is Talks.NEIGHBOURS)]
+    return fit or able
 
 
 def check_algorithm(text: str) -> None:

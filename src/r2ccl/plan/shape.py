@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..errors import InvalidArgument
+from .reach import any_apart, masks, ring_order
 
 EVEN = 0.02  # bandwidths that differ by less count as equal
 
@@ -62,6 +63,24 @@ class ClusterShape:
     def uneven(self) -> bool:
         """Whether some host has so much less bandwidth than another that it pays to spare it."""
         return min(self.host_gbs) < (1 - EVEN) * max(self.host_gbs)
+
+    @cached_property
+    def rails_apart(self) -> tuple[int, ...]:
+        """Masks of each host's healthy rails where some two hosts share none and so cannot speak; empty elsewhere."""
+        if self.connected or not self.rail_gbs:
+            return ()
+        found = masks(self.rail_gbs)
+        return found if any_apart(found) else ()
+
+    @cached_property
+    def in_ring_order(self) -> ClusterShape | None:
+        """The same cluster with its hosts in an order in which neighbours share a rail; None where there is none."""
+        order = ring_order(self.rails_apart) if self.rails_apart else tuple(range(len(self.hosts)))
+        if order is None or order == tuple(range(len(self.hosts))):
+            return self if order else None
+        full = self.full_gbs and tuple(self.full_gbs[h] for h in order)
+        rails = tuple(self.rail_gbs[h] for h in order)
+        return replace(self, hosts=tuple(self.hosts[h] for h in order), rail_gbs=rails, full_gbs=full)
 
     @cached_property
     def undamaged(self) -> ClusterShape:

@@ -20,7 +20,8 @@ class Task:
     wide: sums of low-precision floats are kept and travel in the accumulation type (reducing collectives only).
     in_place: SEND and RECV share memory wherever both hold the same part.
     hosts: the ranks of each host; empty: all on one host. peer: the other rank of SEND and RECV.
-    host_gbs: bandwidth of each host, in any unit; empty: all have the same.
+    host_gbs: bandwidth of each host, in any unit; empty: all have the same. rails: of each host, a bit mask of its rails,
+    where two hosts must share one to speak to each other; empty: all reach each other.
     Raises InvalidArgument when the values contradict each other.
     """
 
@@ -33,6 +34,7 @@ class Task:
     hosts: tuple[tuple[int, ...], ...] = ()
     peer: int = -1
     host_gbs: tuple[float, ...] = ()
+    rails: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.nranks:

@@ -14,13 +14,14 @@ NAMES = {Kind.BINARY: "binary_packing"}
 def all_reduce(task: Task, kind: Kind | None = None) -> Plan:
     """Each class up its tree and down again, all classes at once, chunks in a pipeline.
 
-    A host of degree d in a class sends and receives the class d times, in lanes of its own on each edge.
+    A host of degree d in a class sends and receives the class d times, in lanes of its own on each edge. Where hosts
+    share no rail, the owner of a class reaches some through others.
     """
-    kind = kind or best_kind(len(task.speeds))
-    trees = forest(task.speeds, kind)
+    kind = kind or (Kind.STAR if task.rails else best_kind(len(task.speeds)))
+    trees = forest(task.speeds, kind, task.rails)
     x = Across(task, NAMES.get(kind, "tree_packing"), packing(task.speeds, kind).weights, trees.lanes)
     nodes = list(enumerate(trees.of(x.here)))
-    if kind is Kind.STAR:  # nobody is everybody's first target
+    if kind is Kind.STAR and not task.rails:  # nobody is everybody's first target
         turn = next((block for block, node in nodes if node.above > x.here), 0)
         nodes = nodes[turn:] + nodes[:turn]
 
