@@ -22,7 +22,7 @@ def all_reduce_packing(m: Model, kind: Kind | None) -> Load:
     kind = kind or (Kind.STAR if rails else best_kind(m.H))
     packed, trees = packing(m.shape.gbs, kind), forest(m.shape.gbs, kind, rails)
     degree = float(packed.degrees.max())
-    messages = 2 * m.H if kind is Kind.STAR else 2 * degree * trees.classes
+    messages = 2 * (m.H - 1) if kind is Kind.STAR else 2 * degree * trees.classes
     time = trees.time(packed.weights) * (1.0 if kind is Kind.STAR else UNFAIR)
     return _across(m, time, degree, 2 * trees.depth, messages, max(PIECES, trees.classes))
 
@@ -51,7 +51,7 @@ def _across(m: Model, time: float, degree: float, steps: int, messages: float, i
     half = degree / 2 * m.D / m.columns
     local = (m.L - 1) / m.L * m.D
     return Load(
-        Steps(steps, 2),
+        Steps(steps, 2 * (m.L > 1)),
         net=time * m.shape.weakest_gbs * m.D * (1 + m.w) / 2,
         sent=2 * local + half * (1 + m.w),
         received=local + half,
