@@ -58,5 +58,5 @@ def _across(m: Model, time: float, degree: float, steps: int, messages: float, i
         reduced=local + half,
         messages=4 * inside * (m.L - 1) / m.L,
         net_messages=max(0.0, messages - steps),
-        fill=steps,
+        fill=steps - 2,
     )
