@@ -68,6 +68,26 @@ def test_counted_bytes_follow_the_formulas(n: int, lost: float, balance: float, 
     assert took(partial_rings.all_reduce) == pytest.approx(partial_rings.time(gbs), rel=1e-2)
 
 
+@pytest.mark.parametrize("n", [3, 4])
+def test_other_collectives_wait_for_the_damaged_host_only(n: int) -> None:
+    """It must receive or send its part in any case, and has nothing more to do: no plan could be faster."""
+    gbs = damaged(n, 0.25)
+    hosts = tuple((2 * h, 2 * h + 1) for h in range(n))
+    shape = ClusterShape(hosts, host_gbs=gbs)
+    for collective, name, least in (
+        (C.ALL_GATHER, "hierarchical", (n - 1) / n),
+        (C.REDUCE_SCATTER, "hierarchical", (n - 1) / n),
+        (C.BROADCAST, "chain", 1.0),
+        (C.REDUCE, "chain", 1.0),
+    ):
+        for root in (0, 2 * n - 1):
+            request = PlanRequest(collective, 64 << 20, root=root)
+            plans = [choose(request, shape, r, name) for r in range(2 * n)]
+            moved = between_hosts(plans, hosts, D)
+            took = max(max(both) / b for both, b in zip(moved, gbs, strict=True)) / D
+            assert took == pytest.approx(least / min(gbs), rel=1e-4)
+
+
 def test_share_of_the_partial_ring() -> None:
     """Y* = X (n - 1)^2 / ((n - 1)^2 - 1 + X) for one damaged host, and all rings end together for any bandwidths."""
     for n in (3, 4, 8):
