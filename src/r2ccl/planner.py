@@ -12,6 +12,7 @@ from .plan.ir import Plan
 from .plan.select import PlanRequest, check_algorithm, choose, size_class
 from .plan.shape import ClusterShape
 from .topology.cluster import Cluster
+from .topology.model import DOWN
 from .types import Collective, DType, ReduceOp
 
 log = logging.getLogger("r2ccl.plan")
@@ -30,19 +31,21 @@ _REDUCING = frozenset({Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDU
 def shape_of(cluster: Cluster, config: Config, cores: int, health: bytes = b"") -> ClusterShape:
     """The values that plans are chosen by; the same on every rank.
 
-    ``cores``: of the weakest host. ``health``: one byte per rail of each rank, 0 not usable; empty: all whole.
+    ``cores``: of the weakest host. ``health``: one byte per rail of each rank, 0 not usable; empty: as at the start.
     """
     levels = _levels(cluster, health)
-    speeds = []
+    full, now = [], []
     for host in cluster.hosts:
         rails = cluster.ranks[host.ranks[0]].rails
-        whole = [(r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails]
-        now = sum(gbs * max(_level(levels[rank], i) for rank in host.ranks) for i, gbs in enumerate(whole))
+        whole = tuple((r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails) or (_ASSUMED_RAIL_GBS,)
+        left = tuple(gbs * max(_level(levels[rank], i) for rank in host.ranks) for i, gbs in enumerate(whole))
+        full.append(whole)
         # A host without a rail waits for one to return: any bandwidth will do, but none is no bandwidth.
-        speeds.append(now or _NO_RAIL * sum(whole) or _ASSUMED_RAIL_GBS)
+        now.append(left if any(left) else tuple(_NO_RAIL * gbs for gbs in whole))
     shape = ClusterShape(
         hosts=tuple(host.ranks for host in cluster.hosts),
-        host_gbs=tuple(speeds),
+        rail_gbs=tuple(now),
+        full_gbs=tuple(full),
         cores=cores,
         chunk_bytes=config.chunk_bytes,
     )
@@ -51,7 +54,8 @@ def shape_of(cluster: Cluster, config: Config, cores: int, health: bytes = b"") 
 
 
 def _levels(cluster: Cluster, health: bytes) -> list[bytes]:
-    """The health of each rank's rails."""
+    """The health of each rank's rails; before anything is agreed what is down at the start is not usable."""
+    health = health or bytes(rail.state != DOWN for info in cluster.ranks for rail in info.rails)
     levels, at = [], 0
     for info in cluster.ranks:
         levels.append(health[at : at + len(info.rails)])
@@ -107,7 +111,7 @@ class Planner:
             v=bool(given),
             peer=peer,
         )
-        plan = choose(request, self.shape, self.rank, self.config.algorithm)
+        plan = choose(request, self.shape, self.rank, self.config.algorithm, self.config.deterministic)
         chunk_bytes = self.chunk_bytes(request)
         log.debug("%s of %d bytes: %s, chunks of %d bytes", kind.name.lower(), nbytes, plan.algorithm, chunk_bytes)
         return self.entry(plan, chunk_bytes)

@@ -134,7 +134,7 @@ def forced(n: int, hosts: int) -> list[dict[str, str]]:
     return [{c: able[i % len(able)] for c, able in names.items()} for i in range(longest)]
 
 
-@pytest.mark.parametrize(("n", "hosts", "rails"), [(2, 1, 0), (4, 1, 0), (2, 2, 2), (5, 2, 2)])
+@pytest.mark.parametrize(("n", "hosts", "rails"), [(2, 1, 0), (4, 1, 0), (2, 2, 2), (5, 2, 2), (5, 3, 2)])
 def test_every_algorithm_when_forced(n: int, hosts: int, rails: int) -> None:
     def work(comm: r2ccl.Communicator) -> dict[str, set[str]]:
         checks = Checks(comm)

@@ -7,7 +7,7 @@ import pytest
 from plan_cases import EVERY, NAMES, applies, changed, places, plans_of, wides
 
 from r2ccl.errors import R2cclError
-from r2ccl.plan import direct, doubling, ring
+from r2ccl.plan import across, direct, doubling, optcc, partial_rings, ring
 from r2ccl.plan.algorithms import Algorithm
 from r2ccl.plan.builder import At, Builder
 from r2ccl.plan.ir import Buf, Flag, OpKind, Plan
@@ -17,6 +17,13 @@ from r2ccl.plan.verify_local import deps_of
 from r2ccl.types import Collective as C
 
 each = pytest.mark.parametrize(("collective", "algorithm"), EVERY, ids=NAMES)
+
+
+@pytest.fixture(autouse=True)
+def _few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutation in one piece is as good as in another."""
+    for module in (across, optcc, partial_rings):
+        monkeypatch.setattr(module, "PIECES", 1)
 
 
 def proves(plans: list[Plan], in_place: bool) -> bool:
@@ -29,10 +36,11 @@ def proves(plans: list[Plan], in_place: bool) -> bool:
 
 
 def variants(collective: C, algorithm: Algorithm) -> list[tuple[list[Plan], bool]]:
-    hosts = ((0, 1), (2, 3))
+    hosts = ((0, 1), (2, 3)) if algorithm.min_hosts < 3 else ((0, 1), (2,), (3,))
     n = 4 if applies(algorithm, 4) else 2
+    more = {"host_gbs": (0.6, 0.8, 1.0)} if algorithm.uneven else {}
     return [
-        (plans_of(algorithm, collective, n, wide=w, in_place=p, hosts=hosts if n == 4 else ()), p)
+        (plans_of(algorithm, collective, n, wide=w, in_place=p, hosts=hosts if n == 4 else (), **more), p)
         for w in wides(collective)
         for p in places(collective)
     ]

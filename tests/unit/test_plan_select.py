@@ -159,3 +159,17 @@ def test_shape_refuses_what_cannot_be() -> None:
     ):
         with pytest.raises(InvalidArgument):
             ClusterShape(**bad)
+
+
+def test_rails_of_a_shape() -> None:
+    shape = ClusterShape(((0,), (1,), (2,)), rail_gbs=((1.0, 1.0),) * 3)
+    assert (shape.gbs, shape.uneven, shape.undamaged) == ((2.0, 2.0, 2.0), False, shape)
+    damaged = shape.with_rail(1, 0).with_rail(2, 1, 0.5)
+    assert (damaged.gbs, damaged.uneven, damaged.weakest_gbs) == ((2.0, 1.0, 1.5), True, 1.0)
+    assert damaged.undamaged.rail_gbs == shape.rail_gbs
+    with pytest.raises(InvalidArgument, match=r"hosts \[1\] have no rail left"):
+        damaged.with_rail(1, 1)
+    with pytest.raises(InvalidArgument, match="rail 2 of host 0"):
+        damaged.with_rail(0, 2)
+    with pytest.raises(InvalidArgument, match="one row for each of 3 hosts"):
+        damaged.with_rails(((1.0,), (1.0,)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from r2ccl.config import Config
 from r2ccl.planner import Planner, shape_of
 from r2ccl.topology.cluster import Cluster
-from r2ccl.topology.model import RailInfo, RankInfo
+from r2ccl.topology.model import DOWN, RailInfo, RankInfo
 from r2ccl.types import Collective, DType, ReduceOp
 
 RAILS = 4
@@ -32,6 +34,29 @@ def test_a_rail_is_lost_when_no_rank_of_the_host_has_it() -> None:
 def test_a_host_without_rails_counts_for_nearly_nothing() -> None:
     shape = shape_of(cluster(2, 1), Config(), 8, bytes(RAILS) + WHOLE)
     assert 0 < shape.host_gbs[0] < 0.1
+
+
+def test_what_is_down_at_the_start_is_lost_until_health_is_agreed() -> None:
+    whole = cluster(3, 1)
+    rails = tuple(replace(rail, state=DOWN) if rail.index == 1 else rail for rail in whole.ranks[0].rails)
+    started = Cluster.of([replace(whole.ranks[0], rails=rails), *whole.ranks[1:]])
+    shape = shape_of(started, Config(), 8)
+    assert shape.host_gbs == (37.5, 50.0, 50.0)
+    assert shape.undamaged.host_gbs == (50.0, 50.0, 50.0)
+    assert shape_of(started, Config(), 8, WHOLE * 3).host_gbs == (50.0, 50.0, 50.0)
+
+
+def test_plans_follow_the_health_there_and_back() -> None:
+    call = (Collective.ALL_REDUCE, DType.FLOAT32, ReduceOp.SUM, 64 << 20, -1, False, False, -1)
+    damaged = bytes([255, 0, 255, 255]) + WHOLE * 2
+    for deterministic in (False, True):
+        planner = Planner(0, cluster(3, 1), Config(deterministic=deterministic), 8, RAILS)
+        names = [planner(*call).algorithm]
+        for epoch, health in enumerate((damaged, WHOLE * 3), 1):
+            planner.renew(epoch, health)
+            names.append(planner(*call).algorithm)
+        assert names == [names[0], names[0] if deterministic else "tree_packing", names[0]]
+        assert names[0] != "tree_packing"
 
 
 @pytest.mark.parametrize(("level", "slow"), [(255, False), (57, False), (56, True), (30, True)])

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from ..errors import InvalidArgument
 from ..types import Collective
-from .algorithms import ALGORITHMS, Algorithm
+from .algorithms import ALGORITHMS, Algorithm, Talks
 from .cost import Model
 from .ir import Plan
 from .shape import ClusterShape
 from .task import Task
 
 WIDE_BYTES = 4  # of an element in the accumulation type
+# On damaged clusters costs that differ by less count as equal, and the wire decides: how much bandwidth is left in
+# proportion is known better than how much it is, since drivers tell what a NIC could do at best.
+ALIKE = 0.15
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,18 @@ def size_class(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
 
 
-def choose(request: PlanRequest, shape: ClusterShape, rank: int, algorithm: str = "") -> Plan:
-    """This rank's plan. ``algorithm`` is Config.algorithm, see ``pick``. Raises InvalidArgument."""
+def choose(
+    request: PlanRequest, shape: ClusterShape, rank: int, algorithm: str = "", deterministic: bool = False
+) -> Plan:
+    """This rank's plan. ``algorithm`` is Config.algorithm, see ``pick``. Raises InvalidArgument.
+
+    deterministic: as if nothing were lost, so that the order of reduction stays whatever happens.
+    """
+    if deterministic:
+        shape = shape.undamaged
     chosen = pick(request, shape, algorithm)
+    if chosen.talks is Talks.NEIGHBOURS:
+        shape = shape.in_ring_order or shape
     task = Task(
         collective=request.collective,
         nranks=shape.nranks,
@@ -51,6 +63,8 @@ def choose(request: PlanRequest, shape: ClusterShape, rank: int, algorithm: str 
         in_place=request.in_place,
         hosts=shape.hosts,
         peer=request.peer,
+        host_gbs=shape.gbs,
+        rails=shape.rails_apart if chosen.talks is Talks.REACHABLE else (),
     )
     return chosen.build(task)
 
@@ -62,7 +76,7 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
     name is passed over where the collective has no such algorithm or it does not apply; a name given for a collective
     must apply. Raises InvalidArgument with the names to choose from.
     """
-    able = [a for a in ALGORITHMS[request.collective] if a.applies(shape.nranks, len(shape.hosts), request.v)]
+    able = _able(request, shape)
     forced, strict = _forced(request.collective, algorithm)
     if forced:
         for a in able:
@@ -71,18 +85,35 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
         if strict:
             raise InvalidArgument(
                 f"algorithm {forced!r} does not apply to {_name(request.collective)} on {shape.nranks} ranks and "
-                f"{len(shape.hosts)} hosts{' with counts that differ' if request.v else ''}: use one of "
+                f"{len(shape.hosts)} hosts{' with counts that differ' if request.v else ''}"
+                f"{', some of which share no rail' if shape.rails_apart else ''}: use one of "
                 f"{', '.join(a.name for a in able)}"
             )
     model = _model(request, shape)
-    return min(able, key=lambda a: model.us(a.load(model)))
+    if not shape.uneven and not shape.rails_apart:
+        return min((a for a in able if not a.uneven), key=lambda a: model.us(a.load(model)))
+    costs = [(model.us(load), load.net, a) for load, a in ((a.load(model), a) for a in able)]
+    least = min(us for us, _, _ in costs)
+    return min((cost for cost in costs if cost[0] <= (1 + ALIKE) * least), key=lambda cost: cost[:2][::-1])[2]
 
 
 def costs_us(request: PlanRequest, shape: ClusterShape) -> dict[str, float]:
     """Estimated microseconds of every algorithm that applies, for reports and tests."""
     model = _model(request, shape)
-    able = (a for a in ALGORITHMS[request.collective] if a.applies(shape.nranks, len(shape.hosts), request.v))
-    return {a.name: model.us(a.load(model)) for a in able}
+    return {a.name: model.us(a.load(model)) for a in _able(request, shape)}
+
+
+def _able(request: PlanRequest, shape: ClusterShape) -> list[Algorithm]:
+    """The algorithms that apply, in order of preference.
+
+    Where some hosts share no rail: those that let only others speak; all of them if there is none, since rails return.
+    """
+    able = [a for a in ALGORITHMS[request.collective] if a.applies(shape.nranks, len(shape.hosts), request.v)]
+    if not shape.rails_apart:
+        return able
+    ring = shape.in_ring_order is not None
+    fit = [a for a in able if a.talks is Talks.REACHABLE or (ring and a.talks is Talks.NEIGHBOURS)]
+    return fit or able
 
 
 def check_algorithm(text: str) -> None:

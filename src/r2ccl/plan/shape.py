@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..errors import InvalidArgument
+from .reach import any_apart, masks, ring_order
+
+EVEN = 0.02  # bandwidths that differ by less count as equal
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,11 @@ class ClusterShape:
     hosts: the ranks of each host. host_gbs: what each host can send, and as much receive, over its healthy rails in
     GB/s; one value for all hosts, or one for each. alpha_*_us: time from a rank's send until the peer can act on it.
     overhead_*_us: what each further message costs a rank. shm_gbs: what one core copies. cores: of a host, for all its
-    ranks. chunk_bytes: Config.chunk_bytes. Raises InvalidArgument for values that cannot be.
+    ranks. chunk_bytes: Config.chunk_bytes.
+
+    rail_gbs: the same rail by rail, for each host, 0 for a lost rail; where it is given, host_gbs follows from it.
+    connected: every rail reaches every other; else rail i of a host reaches only rail i of the others. full_gbs: what
+    rail_gbs is when nothing is lost; empty: the same. Raises InvalidArgument for values that cannot be.
     """
 
     hosts: tuple[tuple[int, ...], ...]
@@ -27,8 +34,14 @@ class ClusterShape:
     shm_gbs: float = 6.0
     cores: int = 64
     chunk_bytes: int = 256 << 10
+    rail_gbs: tuple[tuple[float, ...], ...] = ()
+    connected: bool = True
+    full_gbs: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        if self.rail_gbs:
+            check_rails(self.rail_gbs, self.full_gbs or self.rail_gbs, len(self.hosts))
+            object.__setattr__(self, "host_gbs", tuple(sum(rails) for rails in self.rail_gbs))
         if sorted(r for host in self.hosts for r in host) != list(range(self.nranks)) or not self.nranks:
             raise InvalidArgument(f"hosts = {self.hosts}: must hold each rank from 0 exactly once")
         if len(self.host_gbs) not in (1, len(self.hosts)):
@@ -40,6 +53,51 @@ class ClusterShape:
     def nranks(self) -> int:
         """Ranks of all hosts."""
         return sum(len(host) for host in self.hosts)
+
+    @cached_property
+    def gbs(self) -> tuple[float, ...]:
+        """Bandwidth of each host."""
+        return self.host_gbs if len(self.host_gbs) == len(self.hosts) else self.host_gbs * len(self.hosts)
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether some host has so much less bandwidth than another that it pays to spare it."""
+        return min(self.host_gbs) < (1 - EVEN) * max(self.host_gbs)
+
+    @cached_property
+    def rails_apart(self) -> tuple[int, ...]:
+        """Masks of each host's healthy rails where some two hosts share none and so cannot speak; empty elsewhere."""
+        if self.connected or not self.rail_gbs:
+            return ()
+        found = masks(self.rail_gbs)
+        return found if any_apart(found) else ()
+
+    @cached_property
+    def in_ring_order(self) -> ClusterShape | None:
+        """The same cluster with its hosts in an order in which neighbours share a rail; None where there is none."""
+        order = ring_order(self.rails_apart) if self.rails_apart else tuple(range(len(self.hosts)))
+        if order is None or order == tuple(range(len(self.hosts))):
+            return self if order else None
+        full = self.full_gbs and tuple(self.full_gbs[h] for h in order)
+        rails = tuple(self.rail_gbs[h] for h in order)
+        return replace(self, hosts=tuple(self.hosts[h] for h in order), rail_gbs=rails, full_gbs=full)
+
+    @cached_property
+    def undamaged(self) -> ClusterShape:
+        """The same cluster with nothing lost: what plans follow that must not change with its health."""
+        return replace(self, rail_gbs=self.full_gbs) if self.full_gbs else self
+
+    def with_rail(self, host: int, rail: int, gbs: float = 0.0) -> ClusterShape:
+        """The same cluster with another bandwidth of one rail (0: lost), and the memory of what it was at first."""
+        rails = [list(row) for row in self.rail_gbs]
+        if not (0 <= host < len(rails) and 0 <= rail < len(rails[host])):
+            raise InvalidArgument(f"rail {rail} of host {host}: rail_gbs = {self.rail_gbs} has no such rail")
+        rails[host][rail] = gbs
+        return self.with_rails(tuple(map(tuple, rails)))
+
+    def with_rails(self, rail_gbs: tuple[tuple[float, ...], ...]) -> ClusterShape:
+        """The same cluster with other bandwidths of its rails, and the memory of what they were at first."""
+        return replace(self, rail_gbs=rail_gbs, full_gbs=self.full_gbs or self.rail_gbs)
 
     @cached_property
     def weakest_gbs(self) -> float:
@@ -55,3 +113,16 @@ class ClusterShape:
     def columns(self) -> int:
         """Ranks of the emptiest host: how many hierarchical rings can share a host's work evenly."""
         return min(len(host) for host in self.hosts)
+
+
+def check_rails(now: tuple[tuple[float, ...], ...], full: tuple[tuple[float, ...], ...], hosts: int) -> None:
+    """Raise InvalidArgument unless both give every host at least one rail, and something is left on each host."""
+    if len(now) != hosts or [len(row) for row in now] != [len(row) for row in full]:
+        raise InvalidArgument(
+            f"rail_gbs = {now} and full_gbs = {full}: one row for each of {hosts} hosts, of equal lengths"
+        )
+    if any(not row or min(row) < 0 for row in (*now, *full)):
+        raise InvalidArgument(f"rail_gbs = {now} and full_gbs = {full}: each host has rails, and none is negative")
+    gone = [host for host, row in enumerate(now) if sum(row) <= 0]
+    if gone:
+        raise InvalidArgument(f"rail_gbs = {now}: hosts {gone} have no rail left; no plan can reach them")

@@ -20,6 +20,8 @@ class Task:
     wide: sums of low-precision floats are kept and travel in the accumulation type (reducing collectives only).
     in_place: SEND and RECV share memory wherever both hold the same part.
     hosts: the ranks of each host; empty: all on one host. peer: the other rank of SEND and RECV.
+    host_gbs: bandwidth of each host, in any unit; empty: all have the same. rails: of each host, a bit mask of its rails,
+    where two hosts must share one to speak to each other; empty: all reach each other.
     Raises InvalidArgument when the values contradict each other.
     """
 
@@ -31,6 +33,8 @@ class Task:
     in_place: bool = False
     hosts: tuple[tuple[int, ...], ...] = ()
     peer: int = -1
+    host_gbs: tuple[float, ...] = ()
+    rails: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.nranks:
@@ -39,6 +43,8 @@ class Task:
             raise InvalidArgument(f"root {self.root} is not one of {self.nranks} ranks")
         if self.hosts and sorted(r for host in self.hosts for r in host) != list(range(self.nranks)):
             raise InvalidArgument(f"hosts {self.hosts} do not hold each of {self.nranks} ranks exactly once")
+        if self.host_gbs and (len(self.host_gbs) != max(1, len(self.hosts)) or min(self.host_gbs) <= 0):
+            raise InvalidArgument(f"host_gbs {self.host_gbs}: one positive value for each of {len(self.hosts)} hosts")
         if self.wide and self.collective not in REDUCING:
             raise InvalidArgument(f"{self.collective.name} does not reduce, so it cannot be wide")
         if self.in_place and self.collective is Collective.ALL_TO_ALL:
@@ -49,6 +55,11 @@ class Task:
     @property
     def is_root(self) -> bool:
         return self.rank == self.root
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Bandwidth of each host."""
+        return self.host_gbs or (1.0,) * max(1, len(self.hosts))
 
     @cached_property
     def ring(self) -> tuple[int, ...]:
