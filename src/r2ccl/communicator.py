@@ -410,7 +410,13 @@ class Communicator:
 
     def events(self) -> list[Event]:
         """What happened since the last call of ``events``, oldest first. At most 1024 are kept."""
-        return [Event.from_core(record) for record in self._engine.events()]
+        events = [Event.from_core(record) for record in self._engine.events()]
+        while self._planner.replanned:
+            made = self._planner.replanned.popleft()
+            name = made.collective.name.lower()
+            what = f"{made.algorithm} for {name} of {made.nbytes} bytes"
+            events.append(Event.of_plan(made.time_ns, what, made.predicted_us))
+        return sorted(events, key=lambda event: event.time_ns)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start: calls, chunks sent and received, ``replayed_chunks``, ``repairs``, ``repair_ms``

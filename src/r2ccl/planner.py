@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+import time
+from collections import deque
+from dataclasses import dataclass, replace
 
 from ._native.core import PlanEntry
 from .config import Config
 from .plan.ir import Plan
-from .plan.select import PlanRequest, check_algorithm, choose, size_class
+from .plan.select import PlanRequest, check_algorithm, choose, costs_us, size_class
 from .plan.shape import ClusterShape
 from .topology.cluster import Cluster
 from .topology.model import DOWN
@@ -72,6 +74,18 @@ def is_slow(health: bytes) -> bool:
     return any(0 < level < 1 + 8 * math.log2(_SLOW_RAIL_MBPS) for level in health)
 
 
+@dataclass(frozen=True)
+class Replanned:
+    """A plan that was made for another state of the rails than that of the start."""
+
+    time_ns: int
+    epoch: int
+    collective: Collective
+    nbytes: int
+    algorithm: str
+    predicted_us: float
+
+
 class Planner:
     """Makes the plan of a call; the core keeps it under the call's key."""
 
@@ -85,6 +99,7 @@ class Planner:
         self._cores = cores
         self.shape = shape_of(cluster, config, cores)
         self.epoch = 0
+        self.replanned: deque[Replanned] = deque(maxlen=256)
         self._slow_rails = False
 
     def renew(self, epoch: int, health: bytes) -> None:
@@ -114,6 +129,10 @@ class Planner:
         plan = choose(request, self.shape, self.rank, self.config.algorithm, self.config.deterministic)
         chunk_bytes = self.chunk_bytes(request)
         log.debug("%s of %d bytes: %s, chunks of %d bytes", kind.name.lower(), nbytes, plan.algorithm, chunk_bytes)
+        if self.epoch and peer < 0:
+            shape = self.shape.undamaged if self.config.deterministic else self.shape
+            us = costs_us(request, shape).get(plan.algorithm, 0.0)
+            self.replanned.append(Replanned(time.time_ns(), self.epoch, kind, request.nbytes, plan.algorithm, us))
         return self.entry(plan, chunk_bytes)
 
     def entry(self, plan: Plan, chunk_bytes: int) -> PlanEntry:

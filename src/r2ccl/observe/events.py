@@ -38,6 +38,8 @@ class EventKind(IntEnum):
     """What failed: ``detail`` is a Verdict, ``value`` the evidence for it."""
     EPOCH = 16
     """All ranks have agreed on the health of the rails: ``value`` is the epoch, ``rails_down`` how many are not usable."""
+    PLAN = 17
+    """A plan was made for that state: ``evidence`` names it and the call, ``value`` is the predicted time in nanoseconds."""
     REPLAY_SENT = 24
     """The first of the chunks of a REPLAY was handed to another link, ``value`` nanoseconds after the suspicion."""
 
@@ -103,6 +105,11 @@ class Event:
         down = detail if kind == EventKind.EPOCH else 0
         return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value, rails_down=down)
 
+    @classmethod
+    def of_plan(cls, time_ns: int, what: str, predicted_us: float) -> Event:
+        """A plan was made anew."""
+        return cls(time_ns, EventKind.PLAN, -1, -1, Cause.NONE, round(predicted_us * 1e3), evidence=what)
+
     def __str__(self) -> str:
         where = "".join(f" {name}={n}" for name, n in (("peer", self.peer), ("rail", self.rail)) if n >= 0)
         why = f" ({self.cause.name.lower()})" if self.cause else ""
@@ -110,7 +117,8 @@ class Event:
         n = f" of {self.value} chunks" if self.kind == EventKind.REPLAY else ""
         verdict = f" {self.verdict.name.lower()}: {self.evidence}" if self.kind == EventKind.VERDICT else ""
         epoch = f" {self.value}: {self.rails_down} rails down" if self.kind == EventKind.EPOCH else ""
-        return f"{self.kind.name.lower()}{where}{why}{n}{ms}{verdict}{epoch}"
+        plan = f" {self.evidence}, {self.value / 1e6:.3g} ms predicted" if self.kind == EventKind.PLAN else ""
+        return f"{self.kind.name.lower()}{where}{why}{n}{ms}{verdict}{epoch}{plan}"
 
 
 def _evidence(value: int) -> str:

@@ -27,6 +27,7 @@ enum EventKind : uint32_t {
   kEventLinkProbation = 13,  // connected again
   kEventLinkUp = 14,         // in use again; value: nanoseconds in probation
   kEventEpoch = 16,          // all ranks have agreed on the health of rails; value: epoch, detail: rails that are down
+  kEventPlan = 17,           // a plan was made anew: reported by the planner, in Python
   kEventVerdict = 15,        // what failed; detail: Verdict, value: Diagnosis::evidence
   kEventReplaySent = 24,     // the first chunk of a replay was handed to a link; value: nanoseconds since the suspicion
 };
