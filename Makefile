@@ -32,7 +32,7 @@ CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name 
 CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd')
 PYTHON_DIRS := src tests tools $(wildcard perf)
 
-.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench bench-faults soak clean distclean lab-tools
+.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench bench-faults bench-plans soak clean distclean lab-tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -129,6 +129,9 @@ bench: build ## side by side with other libraries (installs them in environments
 
 bench-faults: build lab-tools ## what failures cost, beside other libraries and MPTCP (12 minutes; BENCH_ARGS=--quick: 3)
 	$(BIN)/python perf/faults.py $(BENCH_ARGS)
+
+bench-plans: build lab-tools ## what a lost NIC costs under each algorithm: measured, predicted, bound (8 minutes; BENCH_ARGS=--quick: 4)
+	$(BIN)/python perf/plans.py $(BENCH_ARGS)
 
 clean: ## remove what was built; the environment stays
 	rm -rf $(BUILD) dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -418,6 +418,15 @@ class Communicator:
             events.append(Event.of_plan(made.time_ns, what, made.predicted_us))
         return sorted(events, key=lambda event: event.time_ns)
 
+    def explain(self, collective: str, nbytes: int) -> dict[str, Any]:
+        """How a call would be carried out now: ``chosen``: the algorithm; ``why``; ``predicted_us``: by algorithm, for a
+        call of this size (bytes of the larger buffer, rounded up to a power of two); ``host_gbs``: bandwidth of each
+        host that this rests on. collective: a name such as ``all_reduce``. Raises InvalidArgument for another name."""
+        kinds = {kind.name.lower(): kind for kind in Collective if kind not in (Collective.SEND, Collective.RECV)}
+        if collective not in kinds:
+            raise InvalidArgument(f"collective = {collective!r}: one of {', '.join(kinds)}")
+        return self._planner.explain(kinds[collective], nbytes)
+
     def stats(self) -> dict[str, Any]:
         """Counters since the start: calls, chunks sent and received, ``replayed_chunks``, ``repairs``, ``repair_ms``
         (sum), ``staging_bytes`` in use; ``rails``: bytes per rail; ``links``: per peer and rail; ``hosts``."""

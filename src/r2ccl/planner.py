@@ -7,11 +7,12 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ._native.core import PlanEntry
 from .config import Config
 from .plan.ir import Plan
-from .plan.select import PlanRequest, check_algorithm, choose, costs_us, size_class
+from .plan.select import PlanRequest, check_algorithm, choose, costs_us, pick, size_class
 from .plan.shape import ClusterShape
 from .topology.cluster import Cluster
 from .topology.model import DOWN
@@ -134,6 +135,20 @@ class Planner:
             us = costs_us(request, shape).get(plan.algorithm, 0.0)
             self.replanned.append(Replanned(time.time_ns(), self.epoch, kind, request.nbytes, plan.algorithm, us))
         return self.entry(plan, chunk_bytes)
+
+    def explain(self, collective: Collective, nbytes: int) -> dict[str, Any]:
+        """What each algorithm that applies should take, which one is chosen, and why."""
+        request = PlanRequest(collective, size_class(nbytes))
+        shape = self.shape.undamaged if self.config.deterministic else self.shape
+        costs = costs_us(request, shape)
+        chosen = pick(request, shape, self.config.algorithm).name
+        if chosen == min(costs, key=lambda name: costs[name]):
+            why = "the quickest by the cost model"
+        elif self.config.algorithm:
+            why = f"since algorithm={self.config.algorithm!r}"
+        else:
+            why = "as quick as any within the accuracy of the cost model, and it loads the damaged host's rails least"
+        return {"chosen": chosen, "why": why, "predicted_us": costs, "host_gbs": shape.gbs}
 
     def entry(self, plan: Plan, chunk_bytes: int) -> PlanEntry:
         """The plan in the core's form."""

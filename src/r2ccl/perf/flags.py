@@ -42,6 +42,7 @@ class Flags:
     settings: tuple[tuple[str, str], ...]
     faults: tuple[tuple[int | None, Fault], ...]  # (rank that carries it out or None for every rank, fault)
     timeout_s: float | None
+    explain: bool = False
 
     def config(self, rank: int, environ: Mapping[str, str] | None = None) -> Config:
         """Settings of a rank: ``R2CCL_*`` variables, then ``--config``, ``--timeout-s`` and ``--fault``."""
@@ -80,7 +81,7 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
         _refuse_impossible(parser, a.datatype, redops)
     flags = Flags(
         a.op_name, a.minbytes, a.maxbytes, a.stepbytes, a.stepfactor, a.iters, a.warmup_iters, bool(a.check),
-        a.datatype, redops, a.root, a.ngpus, a.hosts, a.rails, a.json, tuple(a.config), faults, a.timeout_s,
+        a.datatype, redops, a.root, a.ngpus, a.hosts, a.rails, a.json, tuple(a.config), faults, a.timeout_s, a.explain,
     )  # fmt: skip
     try:
         flags.config(0)
@@ -131,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         "--fault", action="append", default=[], metavar="FAULT",
         help="'[rank=R] rail=N peer=* kind=blackhole after_bytes=N' (see r2ccl.testing.FaultScript)",
     )  # fmt: skip
+    p.add_argument("--explain", action="store_true", help="print what each algorithm should take, and which is chosen")
     p.add_argument("-T", "--timeout-s", type=values.seconds, default=None, metavar="S", help="deadline of each call")
     return p
 

@@ -82,6 +82,10 @@ class Report:
             for result in both:
                 print(json.dumps(asdict(result)), file=self._lines, flush=True)
 
+    def note(self, text: str) -> None:
+        """A remark between the rows."""
+        self._say(f"# {text}")
+
     def foot(self) -> None:
         """Totals: as nccl-tests ends, then what was repaired."""
         bandwidths = [r.busbw_GBps for r in self.results]

@@ -41,6 +41,8 @@ def run(comm: Any, flags: Flags) -> int:
             ):
                 count = op.count(size, dtype.itemsize, comm.size)
                 case = Case(comm.rank, comm.size, root, count, redop)
+                if flags.explain and report is not None and op.name not in ("barrier", "sendrecv"):
+                    report.note(_explained(comm, op.name, op.size_bytes(count, dtype.itemsize, comm.size)))
                 results = [_measure(comm, flags, op, case, dtype, in_place=False)]
                 if op.call_in_place is not None:
                     results.append(_measure(comm, flags, op, case, dtype, in_place=True))
@@ -50,6 +52,14 @@ def run(comm: Any, flags: Flags) -> int:
         if report is not None:
             report.foot()
     return wrong
+
+
+def _explained(comm: Any, name: str, nbytes: int) -> str:
+    told = comm.explain(name, nbytes)
+    costs = sorted(told["predicted_us"].items(), key=lambda item: item[1])
+    return f"{name} of {nbytes} bytes: {told['chosen']}, {told['why']}; " + ", ".join(
+        f"{n} {us:.0f} us" for n, us in costs
+    )
 
 
 def _open_lines(path: str, stack: contextlib.ExitStack) -> TextIO | None:
