@@ -80,7 +80,7 @@ def simulate(messages: Messages, net: Net, most_steps: int = 2000) -> Outcome:
         idle = 0 if moved else idle + 1
         if idle > STALLED:
             raise InternalError(f"{len(state.lanes)} lanes wait for each other after {steps} steps")
-        spent += dt if len(state.lanes) else used
+        spent += dt if len(state.lanes) else float(used)
     # A message is visible one step after it moved; the last hop has its latency, too.
     return Outcome(spent + net.alpha_us * 1e-6, steps, load)
 
