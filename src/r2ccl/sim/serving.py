@@ -111,6 +111,10 @@ class Instance:
                 now = max(now, waiting[0])
         return Latency(sum(ttft) / len(ttft), sorted(ttft)[int(0.95 * len(ttft))], sum(tpot) / len(tpot))
 
+    def request_s(self, latency: Latency) -> float:
+        """Of a whole request, on average."""
+        return latency.ttft_s + (self.serving.output - 1) * latency.tpot_s
+
     def _network_s(self, tokens: int, method: str, lost: int) -> float:
         s = self.serving
         nbytes = tokens * s.hidden * BYTES
