@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import R2cclError
@@ -52,18 +52,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(options: argparse.Namespace) -> list[Table]:
-    if options.command == "scale":
-        work = [lambda: scale(tuple(options.servers))]
-    elif options.command == "validate":
-        work = [lambda: validate(options.results)]
-    else:
-        names = shipped() if options.command == "all" else [options.scenario]
-        work = [lambda name=name: run(load(name)) for name in names]
     tables = []
-    for one in work:
-        tables.append(one())
-        print(as_text(tables[-1]) + "\n", flush=True)
+    for table in _tables(options):
+        tables.append(table)
+        print(as_text(table) + "\n", flush=True)
     return tables
+
+
+def _tables(options: argparse.Namespace) -> Iterator[Table]:
+    if options.command == "scale":
+        yield scale(tuple(options.servers))
+    elif options.command == "validate":
+        yield validate(options.results)
+    else:
+        for name in shipped() if options.command == "all" else [options.scenario]:
+            yield run(load(name))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The GPUs of a server each speak for one column of the data, all columns alike, s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -74,6 +75,15 @@ def collective_s(
     return Timing(max(time.seconds, detour) + inside, time.algorithm, time.how)
 
 
+def ideal_s(method: str, gbs: tuple[float, ...], nbytes: float) -> float | None:
+    """What a published algorithm takes in closed form, without latency and end effects; None where it has none here."""
+    times: dict[str, Callable[[tuple[float, ...]], float]] = {
+        "r2ccl_allreduce": partial_rings.time,
+        "optcc": optcc.time,
+    }
+    return times[method](gbs) * nbytes / 1e9 if method in times and len(gbs) > 2 else None
+
+
 def p2p_s(cluster: Cluster, lost: int, nbytes: float, method: str = "r2ccl") -> float:
     """Time of a message of one server to another, all its GPUs sending a part."""
     left = cluster.share_on_backups(lost) if METHODS[method][1] else cluster.share_left(lost)
@@ -88,7 +98,8 @@ def _inside_s(cluster: Cluster, nbytes: float, local: int, collective: Collectiv
     return phases * ((local - 1) / local * nbytes / (cluster.inside_gbs * 1e9) + cluster.alpha_inside_us * 1e-6)
 
 
-def _shape(cluster: Cluster, gbs: tuple[float, ...]) -> ClusterShape:
+def shape_of(cluster: Cluster, gbs: tuple[float, ...]) -> ClusterShape:
+    """One column of the cluster as the planner sees it: a rank a server."""
     return ClusterShape(
         tuple((h,) for h in range(len(gbs))),
         host_gbs=gbs,
@@ -101,7 +112,7 @@ def _shape(cluster: Cluster, gbs: tuple[float, ...]) -> ClusterShape:
 
 def _algorithm(cluster: Cluster, name: str, gbs: tuple[float, ...], nbytes: int, collective: Collective) -> Algorithm:
     """The one of this name, or the choice; a ring where three servers would be needed."""
-    shape = _shape(cluster, gbs)
+    shape = shape_of(cluster, gbs)
     if not name:
         return pick(PlanRequest(collective, max(1, nbytes)), shape)
     named = {a.name: a for a in ALGORITHMS[collective]}
@@ -113,11 +124,9 @@ def _across(
     cluster: Cluster, algorithm: Algorithm, gbs: tuple[float, ...], nbytes: int, collective: Collective, steps: int
 ) -> Timing:
     n = len(gbs)
-    alpha_s = cluster.alpha_us * 1e-6
-    if n > MOST_PLANNED and algorithm.name == "r2ccl_allreduce":
-        return Timing(partial_rings.time(gbs) * nbytes / 1e9 + 3 * n * alpha_s, algorithm.name, "formula")
-    if n > MOST_PLANNED and algorithm.name == "optcc":
-        return Timing(optcc.time(gbs) * nbytes / 1e9 + 2 * n * alpha_s, algorithm.name, "formula")
+    ideal = ideal_s(algorithm.name, gbs, nbytes)
+    if n > MOST_PLANNED and ideal is not None:
+        return Timing(ideal + 2 * n * cluster.alpha_us * 1e-6, algorithm.name, "formula")
     net = Net(tuple(range(n)), gbs, cluster.inside_gbs, cluster.alpha_us, cluster.chunk_bytes)
     outcome = simulate(gather(locals_of(algorithm, gbs, nbytes, collective)), net, steps)
     return Timing(outcome.seconds, algorithm.name, "flows")

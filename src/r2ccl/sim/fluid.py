@@ -7,6 +7,7 @@ core. Messages of one lane of a pair go one after the other. The work of a step 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +66,8 @@ def simulate(messages: Messages, net: Net, most_steps: int = 2000) -> Outcome:
     """
     capacity = net.capacity
     out, into = net.resources(messages.src, messages.dst)
-    load = np.bincount(out, messages.size, len(capacity)) + np.bincount(into, messages.size, len(capacity))
+    sides = (np.bincount(side, messages.size, len(capacity)) for side in (out, into))
+    load: Floats = sum(sides, np.zeros(len(capacity)))
     dead = (capacity <= 0) & (load > 0)
     if dead.any():
         raise InvalidArgument(f"host_gbs = {net.host_gbs}: messages cross a host without bandwidth")
@@ -88,7 +90,7 @@ def simulate(messages: Messages, net: Net, most_steps: int = 2000) -> Outcome:
 def _chunk(messages: Messages, net: Net) -> float:
     """Chunks of about the given size that divide the longest message, so that steps end where messages do."""
     longest = float(messages.size.max(initial=1.0))
-    return longest / max(1.0, np.ceil(longest / net.chunk_bytes))
+    return longest / max(1, math.ceil(longest / net.chunk_bytes))
 
 
 class _State:

@@ -106,7 +106,8 @@ def gather(ranks: Sequence[Local]) -> Messages:
 def spans(begin: Ints, counts: Ints) -> Ints:
     """begin[0] .. begin[0] + counts[0] - 1, begin[1] .. and so on, in one array."""
     ends = np.cumsum(counts)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - (ends - counts), counts)
+    result: Ints = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begin - (ends - counts), counts)
+    return result
 
 
 def _needs(plan: Plan) -> tuple[tuple[tuple[int, bool], ...], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..plan.bounds import connected_bound
 from ..types import Collective
 from .cluster import Cluster
-from .collective import Timing, collective_s
+from .collective import Timing, collective_s, ideal_s
 from .montecarlo import all_reduce_spread, job_spread, patterns
 from .scenario import Failure, Scenario
 from .serving import Instance
@@ -34,9 +34,18 @@ def _collective(s: Scenario) -> Table:
             ratio = _network(s, after, which) / _network(s, healthy, which)
             how = f"{after.algorithm}, {after.how}"
             rows.append((failure.name, method, ratio, *_beside(s, failure, method, ratio), 1e3 * after.seconds, how))
+            ideal = ideal_s(method, tuple(map(s.cluster.share_left, lost)), 1.0)
+            if after.how == "flows" and ideal is not None:
+                best = 1e9 * ideal / connected_bound([1.0] * len(lost))
+                rows.append((failure.name, f"{method} ideal", best, None, None, None, "closed form, many pieces"))
         for k in s.call.pieces if sum(k > 0 for k in lost) == 1 else ():
-            name, ratio = f"r2ccl_allreduce K={k}", paper_ratio(s.call.flat_ranks, 1 - s.cluster.share_left(max(lost)), k)
-            rows.append((failure.name, name, ratio, *_beside(s, failure, name, ratio), None, "closed form of the paper"))
+            name, ratio = (
+                f"r2ccl_allreduce K={k}",
+                paper_ratio(s.call.flat_ranks, 1 - s.cluster.share_left(max(lost)), k),
+            )
+            rows.append(
+                (failure.name, name, ratio, *_beside(s, failure, name, ratio), None, "closed form of the paper")
+            )
         if which is Collective.ALL_REDUCE:
             rows.append((failure.name, "lower bound", bound_ratio(s.cluster, lost), None, None, None, "formula"))
     columns = ("failure", "method", "T / T_healthy", "published", "difference", "ms", "how")
@@ -64,7 +73,18 @@ def _training(s: Scenario) -> Table:
     job = Job(s.cluster, s.training, s.costs)
     healthy = job.healthy()
     rows: list[tuple[Cell, ...]] = [
-        ("none", "r2ccl", None, None, None, healthy.tokens_per_s, healthy.seconds, healthy.all_reduce_s, 0.0, healthy.how)
+        (
+            "none",
+            "r2ccl",
+            None,
+            None,
+            None,
+            healthy.tokens_per_s,
+            healthy.seconds,
+            healthy.all_reduce_s,
+            0.0,
+            healthy.how,
+        )
     ]
     for failure in s.failures:
         for method in s.methods:
@@ -73,7 +93,18 @@ def _training(s: Scenario) -> Table:
             beside = _beside(s, failure, method, extra)
             now = (after.tokens_per_s, after.seconds, after.all_reduce_s)
             rows.append((failure.name, method, extra, *beside, *now, once, after.how))
-    columns = ("failure", "method", "extra %", "published", "difference", "tokens/s", "iteration s", "all-reduce s", "once s", "how")
+    columns = (
+        "failure",
+        "method",
+        "extra %",
+        "published",
+        "difference",
+        "tokens/s",
+        "iteration s",
+        "all-reduce s",
+        "once s",
+        "how",
+    )
     return Table(s.name, s.title, columns, tuple(rows), "extra %", _notes(s))
 
 
@@ -82,7 +113,9 @@ def _serving(s: Scenario) -> Table:
     instance = Instance(s.cluster, s.serving, s.costs)
     rows: list[tuple[Cell, ...]] = []
     clean = instance.run()
-    rows.append(("none", "r2ccl", None, None, None, None, 1e3 * clean.ttft_s, 1e3 * clean.ttft_p95_s, 1e3 * clean.tpot_s, 0.0))
+    rows.append(
+        ("none", "r2ccl", None, None, None, None, 1e3 * clean.ttft_s, 1e3 * clean.ttft_p95_s, 1e3 * clean.tpot_s, 0.0)
+    )
     for failure in s.failures:
         for method in s.methods:
             own = instance.run(method)
@@ -92,7 +125,18 @@ def _serving(s: Scenario) -> Table:
             once = s.costs.serving_s(method)
             times = (1e3 * got.ttft_s, 1e3 * got.ttft_p95_s, 1e3 * got.tpot_s)
             rows.append((failure.name, method, total, ttft, tpot, s.published_of(failure.name, method), *times, once))
-    columns = ("failure", "method", "request %", "TTFT %", "TPOT %", "published", "TTFT ms", "p95 ms", "TPOT ms", "once s")
+    columns = (
+        "failure",
+        "method",
+        "request %",
+        "TTFT %",
+        "TPOT %",
+        "published",
+        "TTFT ms",
+        "p95 ms",
+        "TPOT ms",
+        "once s",
+    )
     return Table(s.name, s.title, columns, tuple(rows), "request %", _notes(s))
 
 
@@ -110,7 +154,9 @@ def _montecarlo(s: Scenario) -> Table:
             rows.append(("job", method, mean, *_beside(s, case, method, mean), *parts))
         if s.call is not None and method != "adapcc":
             got = all_reduce_spread(s.cluster, s.call.bytes, method, found, STEPS)
-            rows.append(("all-reduce", method, 100 * got.mean, None, None, *(100 * v for v in (got.median, got.p95, got.worst))))
+            rows.append(
+                ("all-reduce", method, 100 * got.mean, None, None, *(100 * v for v in (got.median, got.p95, got.worst)))
+            )
     columns = ("of", "method", "mean extra %", "published", "difference", "median %", "p95 %", "worst %")
     most = "; ".join(f"{list(hit)} x {number}" for hit, number in found.most_common(4))
     drawn = f"{s.draws.draws} draws (seed {s.draws.seed}); NICs lost per damaged server: {most}; {len(found)} patterns"

@@ -9,8 +9,7 @@ from ..plan.bounds import connected_bound
 from ..plan.select import PlanRequest, pick
 from ..types import Collective
 from .cluster import Cluster
-from .collective import _shape as shape_of
-from .collective import locals_of
+from .collective import locals_of, shape_of
 from .fluid import Net, simulate
 from .messages import gather
 from .tables import Cell, Table
@@ -39,5 +38,7 @@ def scale(sizes: tuple[int, ...] = SIZES, nbytes: int = BYTES) -> Table:
             size = (len(messages.size), outcome.steps)
             rows.append((n, name, *size, 1e3 * outcome.seconds, 1e3 * bound, planned - began, ended - planned))
     columns = ("servers", "algorithm", "messages", "steps", "ms", "bound ms", "plans s", "simulation s")
-    notes = (f"{nbytes >> 20} MiB on each of 8 GPUs a server, one of 8 NICs of server 0 lost; between servers, one column",)
+    notes = (
+        f"{nbytes >> 20} MiB on each of 8 GPUs a server, one of 8 NICs of server 0 lost; between servers, one column",
+    )
     return Table("scale", "time to simulate one all-reduce", columns, tuple(rows), "simulation s", notes)

@@ -115,7 +115,13 @@ def read(name: str, text: str) -> Scenario:
         raise InvalidArgument(f"scenario {name}: {error}") from None
     parts: dict[str, Any] = {
         key: make(cls, raw.pop(key), f"{name}: [{key}]")
-        for key, cls in (("cluster", Cluster), ("training", Training), ("serving", Serving), ("draws", Draws), ("costs", Costs))
+        for key, cls in (
+            ("cluster", Cluster),
+            ("training", Training),
+            ("serving", Serving),
+            ("draws", Draws),
+            ("costs", Costs),
+        )
         if key in raw
     }
     if "call" in raw:

@@ -123,4 +123,6 @@ class Instance:
         if servers < 2:
             return hops
         damaged = (lost,) + (0,) * (servers - 1)
-        return hops + 2 * s.layers * float(collective_s(self.cluster, damaged, float(nbytes), method, steps=200).seconds)
+        return hops + 2 * s.layers * float(
+            collective_s(self.cluster, damaged, float(nbytes), method, steps=200).seconds
+        )

@@ -56,7 +56,9 @@ def plot(tables: Sequence[Table], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(len(tables), 1, figsize=(9, 1 + sum(0.8 + 0.28 * len(t.rows) for t in tables)), squeeze=False)
+    figure, axes = plt.subplots(
+        len(tables), 1, figsize=(9, 1 + sum(0.8 + 0.28 * len(t.rows) for t in tables)), squeeze=False
+    )
     for axis, table in zip(axes[:, 0], tables, strict=True):
         shown = table.columns.index(table.shown)
         rows = [row for row in table.rows if isinstance(row[shown], (int, float)) and row[shown] != float("inf")]

@@ -46,7 +46,7 @@ def validate(path: Path) -> Table:
     notes = tuple(
         f"{what}: mean error {mean(map(abs, errors)):.1f} %, largest {max(map(abs, errors)):.1f} %, {len(errors)} lines"
         for what, at in (("planner", 4), ("simulator", 6))
-        if (errors := [float(row[at]) for row in rows if isinstance(row[at], float)])
+        if (errors := [cell for row in rows if isinstance(cell := row[at], float)])
     )
     columns = ("scenario", "algorithm", "measured", "predicted", "error %", "simulated", "error of it %", "bound")
     return Table("validate", f"T / T_healthy, measured in {path}", columns, tuple(rows), "simulated", notes)
