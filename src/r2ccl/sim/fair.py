@@ -34,15 +34,22 @@ def max_min(out: Ints, into: Ints, demand: Floats, capacity: Floats, rounds: int
         if rounds is not None and number >= rounds:
             rate[todo] = np.minimum(fair, want)
             break
-        held = share * (1 + NEAR)
-        tight = np.bincount(a[fair >= share[a] * (1 - NEAR)], minlength=len(left))
-        tight += np.bincount(b[fair >= share[b] * (1 - NEAR)], minlength=len(left))
-        full = tight >= users  # the bottleneck of all that cross it
-        satisfied = want <= np.minimum(held[a], held[b])
-        stop = satisfied | full[a] & (fair >= share[a] * (1 - NEAR)) | full[b] & (fair >= share[b] * (1 - NEAR))
+        satisfied = want <= fair * (1 + NEAR)
+        # The ends at which a flow gets least, and those that are so for all that cross them: they fill up now.
+        at_a, at_b = (~satisfied & (fair >= share[side] * (1 - NEAR)) for side in (a, b))
+        full = np.bincount(a[at_a], minlength=len(left)) + np.bincount(b[at_b], minlength=len(left)) >= users
+        stop = satisfied | full[a] & at_a | full[b] & at_b
         given = np.minimum(fair, want)[stop]
         rate[todo[stop]] = given
-        left -= np.bincount(a[stop], given, len(left)) + np.bincount(b[stop], given, len(left))
+        left -= used(a[stop], b[stop], given, len(left))
         np.maximum(left, 0.0, out=left)
         todo = todo[~stop]
     return rate
+
+
+def used(out: Ints, into: Ints, amount: Floats, resources: int) -> Floats:
+    """What flows of such amounts take of each resource."""
+    total: Floats = np.zeros(resources)
+    for side in (out, into):
+        total += np.bincount(side, amount, resources)
+    return total

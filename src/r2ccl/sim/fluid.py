@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import InternalError, InvalidArgument
-from .fair import Floats, Ints, max_min
+from .fair import Floats, Ints, max_min, used
 from .messages import Messages, spans
 
 PASSES = 2  # a lane may end a message and begin the next in one step
@@ -66,8 +66,7 @@ def simulate(messages: Messages, net: Net, most_steps: int = 2000) -> Outcome:
     """
     capacity = net.capacity
     out, into = net.resources(messages.src, messages.dst)
-    sides = (np.bincount(side, messages.size, len(capacity)) for side in (out, into))
-    load: Floats = sum(sides, np.zeros(len(capacity)))
+    load = used(out, into, messages.size, len(capacity))
     dead = (capacity <= 0) & (load > 0)
     if dead.any():
         raise InvalidArgument(f"host_gbs = {net.host_gbs}: messages cross a host without bandwidth")
@@ -77,12 +76,12 @@ def simulate(messages: Messages, net: Net, most_steps: int = 2000) -> Outcome:
     dt = max(hop, ideal / most_steps)
     steps, idle, spent = 0, 0, 0.0
     while len(state.lanes):
-        moved, used = state.step(dt)
+        moved, worked = state.step(dt)
         steps += 1
         idle = 0 if moved else idle + 1
         if idle > STALLED:
             raise InternalError(f"{len(state.lanes)} lanes wait for each other after {steps} steps")
-        spent += dt if len(state.lanes) else float(used)
+        spent += dt if len(state.lanes) else worked
     # A message is visible one step after it moved; the last hop has its latency, too.
     return Outcome(spent + net.alpha_us * 1e-6, steps, load)
 
@@ -115,7 +114,7 @@ class _State:
             go = np.minimum(can, self._m.size[head]) - self._sent[head]
             out, into = self._out[head], self._into[head]
             amount = max_min(out, into, np.maximum(go, 0.0), left, ROUNDS)
-            left = np.maximum(left - np.bincount(out, amount, len(left)) - np.bincount(into, amount, len(left)), 0.0)
+            left = np.maximum(left - used(out, into, amount, len(left)), 0.0)
             self._sent[head] += amount
             touched.append(head[amount > 0])
             ended = (self._sent[head] >= self._m.size[head] * (1 - 1e-9)) & (can >= self._m.size[head] * (1 - 1e-9))

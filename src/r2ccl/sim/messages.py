@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..errors import InvalidArgument
 from ..plan.ir import Flag, OpKind, Plan
 from .fair import Floats, Ints
 
@@ -86,7 +87,7 @@ def gather(ranks: Sequence[Local]) -> Messages:
     key_in = (frm * n + at) * MOST_LANES + np.concatenate([r.lane_in for r in ranks])
     order, order_in = np.argsort(key_out, kind="stable"), np.argsort(key_in, kind="stable")
     if len(order) != len(order_in) or (key_out[order] != key_in[order_in]).any():
-        raise ValueError("the plans' SENDs and RECVs do not match")
+        raise InvalidArgument(f"{len(order)} SENDs and {len(order_in)} RECVs of {n} plans do not match: plan all ranks alike")
     arrives = np.empty(len(order_in), np.int64)  # the message that a receiving op takes
     arrives[order_in] = np.arange(len(order_in))
     counts = np.concatenate([[len(needs) for needs in r.needs] for r in ranks]).astype(np.int64)
