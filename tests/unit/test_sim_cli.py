@@ -84,6 +84,9 @@ def test_scale(capsys: pytest.CaptureFixture[str]) -> None:
         (("[call]\nbytes = 1e7", ""), r"needs a table \[call\]"),
         (("bytes = 1e7", 'bytes = 1e7\ncollective = "sum"'), "'sum' is not a collective"),
         (("servers = 3", "servers = "), "scenario bad"),
+        (("{ 0 = 1 }", "{ first = 1 }"), "number of a server"),
+        (("servers = 3", "servers = 0"), "must be positive"),
+        (("nic_gbs = 1.0", 'nic_gbs = "fast"'), r"\[cluster\]"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_word(change: tuple[str, str], message: str) -> None:

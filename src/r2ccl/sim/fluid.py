@@ -2,7 +2,8 @@
 
 A step lasts as long as a hop: latency, and one chunk on the wire. In it a message advances by its max-min fair share, as far
 as what it forwards had arrived when the step began; so chunks follow each other through any number of hops as in the
-core. Messages of one lane of a pair go one after the other. The work of a step is linear in the lanes that are busy.
+core. Each pair of ranks has one link, whatever its lanes; messages of one lane go one after the other. The work of a step
+is linear in the lanes that are busy.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class _State:
     def __init__(self, messages: Messages, out: Ints, into: Ints, capacity: Floats) -> None:
         self._m, self._out, self._into, self._capacity = messages, out, into, capacity
         self._arrived = np.where(messages.size > 0, 0.0, 1.0)  # as a fraction, as others may see it
+        self._pair = messages.src * (int(messages.dst.max(initial=0)) + 1) + messages.dst
         self._sent = np.zeros(len(messages.size))
         self._head = messages.first[:-1].copy()
         self._end = messages.first[1:]
@@ -113,7 +115,7 @@ class _State:
             can = self._available(head)
             go = np.minimum(can, self._m.size[head]) - self._sent[head]
             out, into = self._out[head], self._into[head]
-            amount = max_min(out, into, np.maximum(go, 0.0), left, ROUNDS)
+            amount = self._shared(head, np.maximum(go, 0.0), left)
             left = np.maximum(left - used(out, into, amount, len(left)), 0.0)
             self._sent[head] += amount
             touched.append(head[amount > 0])
@@ -128,6 +130,18 @@ class _State:
         self._arrived[moved] = self._sent[moved] / self._m.size[moved]
         worked = 1 - float((left[self._capacity > 0] / self._capacity[self._capacity > 0]).min(initial=dt)) / dt
         return ended_any or bool(len(moved)), worked * dt
+
+    def _shared(self, head: Ints, go: Floats, left: Floats) -> Floats:
+        """How far each message gets with what is left of each resource: pairs of ranks share fairly, then a pair's lanes."""
+        pair = self._pair[head]
+        first = np.flatnonzero(np.diff(pair, prepend=-1))  # lanes of a pair are next to each other
+        lane = np.cumsum(np.diff(pair, prepend=-1) != 0) - 1
+        want = np.add.reduceat(go, first) if len(first) else go
+        link = max_min(self._out[head[first]], self._into[head[first]], want, left, ROUNDS)
+        if len(first) == len(head):
+            return link
+        everyone = np.full(len(head), len(link))
+        return max_min(lane, everyone, go, np.append(link, np.inf), ROUNDS)
 
     def _available(self, head: Ints) -> Floats:
         """Bytes of each message that its rank has to send."""

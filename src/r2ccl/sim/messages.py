@@ -87,7 +87,9 @@ def gather(ranks: Sequence[Local]) -> Messages:
     key_in = (frm * n + at) * MOST_LANES + np.concatenate([r.lane_in for r in ranks])
     order, order_in = np.argsort(key_out, kind="stable"), np.argsort(key_in, kind="stable")
     if len(order) != len(order_in) or (key_out[order] != key_in[order_in]).any():
-        raise InvalidArgument(f"{len(order)} SENDs and {len(order_in)} RECVs of {n} plans do not match: plan all ranks alike")
+        raise InvalidArgument(
+            f"{len(order)} SENDs and {len(order_in)} RECVs of {n} plans do not match: plan all ranks alike"
+        )
     arrives = np.empty(len(order_in), np.int64)  # the message that a receiving op takes
     arrives[order_in] = np.arange(len(order_in))
     counts = np.concatenate([[len(needs) for needs in r.needs] for r in ranks]).astype(np.int64)

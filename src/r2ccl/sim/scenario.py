@@ -131,7 +131,7 @@ def read(name: str, text: str) -> Scenario:
             raise InvalidArgument(f"{name}: collective = {parts['call'].collective!r} is not a collective")
     failures = []
     for entry in raw.pop("failure", []):
-        lost = {int(server): number for server, number in entry.pop("lost", {}).items()}
+        lost = {_server(server, name): number for server, number in entry.pop("lost", {}).items()}
         failures.append(make(Failure, {**entry, "lost": lost}, f"{name}: [[failure]]"))
     published = tuple(make(Published, p, f"{name}: [[published]]") for p in raw.pop("published", []))
     for key in ("methods", "assumptions"):
@@ -144,6 +144,12 @@ def read(name: str, text: str) -> Scenario:
         raise InvalidArgument(f"{name}: a scenario of kind {scenario.kind} needs a table [{NEEDS[scenario.kind]}]")
     check_methods(list(scenario.methods), ("vanilla", "adapcc", "dejavu"))
     return scenario
+
+
+def _server(text: str, name: str) -> int:
+    if not text.isdigit():
+        raise InvalidArgument(f"{name}: lost = {{ {text} = … }}: the key is the number of a server, from 0")
+    return int(text)
 
 
 def make(cls: type[T], values: dict[str, Any], where: str) -> T:
