@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+COLORS = {"r2ccl": "#228833", "lower bound": "#bbbbbb"}  # this library, and what nothing can beat
+
 Cell = str | float | int | None
 
 
@@ -62,8 +64,9 @@ def plot(tables: Sequence[Table], path: Path) -> None:
     for axis, table in zip(axes[:, 0], tables, strict=True):
         shown = table.columns.index(table.shown)
         rows = [row for row in table.rows if isinstance(row[shown], (int, float)) and row[shown] != float("inf")]
-        names = [" ".join(c for c in row if isinstance(c, str))[:60] for row in rows]
-        axis.barh(range(len(rows)), [float(row[shown] or 0) for row in rows], color="#4477aa")
+        names = [": ".join(str(c) for c in row[:2]) for row in rows]
+        colors = [COLORS.get(str(row[1]), "#4477aa") for row in rows]
+        axis.barh(range(len(rows)), [float(row[shown] or 0) for row in rows], color=colors)
         if "published" in table.columns:
             at = table.columns.index("published")
             marks = [(row[at], y) for y, row in enumerate(rows) if isinstance(row[at], (int, float))]
@@ -71,7 +74,7 @@ def plot(tables: Sequence[Table], path: Path) -> None:
             if marks:
                 axis.legend(loc="lower right")
         axis.set_yticks(range(len(rows)), names, fontsize=7)
-        axis.invert_yaxis()
+        axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.set_xlabel(table.shown)
         axis.set_title(table.title, fontsize=9)
     figure.tight_layout()
