@@ -55,6 +55,13 @@ def test_every_flow_is_held_back_by_its_demand_or_by_a_full_resource_on_which_it
         assert full or rate[flow] >= demand[flow] * (1 - 1e-9)
 
 
+def test_weights_divide_a_link_and_what_one_cannot_use_goes_to_the_others() -> None:
+    out, into = np.array([0, 0, 0]), np.array([1, 2, 3])
+    capacity, weight = np.array([12.0, 100, 100, 100]), np.array([1.0, 2, 3])
+    assert max_min(out, into, np.full(3, INF), capacity, weight=weight) == pytest.approx([2, 4, 6])
+    assert max_min(out, into, np.array([INF, INF, 3]), capacity, weight=weight) == pytest.approx([3, 6, 3])
+
+
 def test_few_rounds_never_give_more_than_there_is() -> None:
     out, into = np.array([0, 0, 1]), np.array([2, 3, 3])
     capacity = np.array([10.0, 10, 10, 4])

@@ -66,6 +66,22 @@ def test_tree_packing_comes_near_the_bound_with_one_damaged_host(n: int, x: floa
     assert all_reduce("tree_packing", gbs, 256 * MIB).seconds <= within * connected_bound(gbs) * 256 * MIB / 1e9
 
 
+@pytest.mark.parametrize("gbs", [(2 / 3, 2 / 3, 1.0), (0.75, 0.75, 1.0, 1.0), (0.5, 0.75, 1.0, 1.0, 1.0, 1.0)])
+def test_paced_links_meet_the_bound_whatever_was_lost(gbs: tuple[float, ...]) -> None:
+    messages = gather(locals_of(BY_NAME["tree_packing"], gbs, 64 * MIB))
+    least = connected_bound(gbs) * 64 * MIB / 1e9
+    paced = Net(tuple(range(len(gbs))), gbs, 1000.0, 1.0, 64 << 10, paced=True)
+    assert simulate(messages, paced).seconds <= 1.01 * least
+    assert simulate(messages, net(gbs)).seconds >= 1.03 * least  # equal shares do not
+
+
+def test_the_length_of_a_step_matters_little() -> None:
+    """Where paths are short: a star has two hops."""
+    messages = gather(locals_of(BY_NAME["tree_packing"], (0.5,) + (1.0,) * 7, 256 * MIB))
+    coarse, fine = (simulate(messages, net((0.5,) + (1.0,) * 7), steps).seconds for steps in (200, 3000))
+    assert coarse == pytest.approx(fine, rel=0.02)
+
+
 @pytest.mark.parametrize("name", [a.name for a in ALGORITHMS[C.ALL_REDUCE] if a.name != "exchange"])
 def test_messages_are_those_of_the_plans(name: str) -> None:
     gbs, nbytes = (0.5, 1.0, 1.0, 1.0, 1.0), 10_007

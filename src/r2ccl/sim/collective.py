@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..plan import optcc, partial_rings
 from ..plan.algorithms import ALGORITHMS, Algorithm
@@ -34,14 +35,25 @@ class Timing:
     how: str
 
 
-# Method: (algorithm or "" for the library's own choice, whether each lost NIC has one backup that carries its load too).
-METHODS: dict[str, tuple[str, bool]] = {
-    "hot_repair": ("ring", True),
-    "balance": ("ring", False),
-    "r2ccl_allreduce": ("r2ccl_allreduce", False),
-    "optcc": ("optcc", False),
-    "tree_packing": ("tree_packing", False),
-    "r2ccl": ("", False),
+class Method(NamedTuple):
+    """algorithm: empty for the library's own choice. backups: each lost NIC has one other that carries its load, too.
+
+    paced: see ``fluid.Net``; not what the core does, but what it could do.
+    """
+
+    algorithm: str
+    backups: bool = False
+    paced: bool = False
+
+
+METHODS = {
+    "hot_repair": Method("ring", backups=True),
+    "balance": Method("ring"),
+    "r2ccl_allreduce": Method("r2ccl_allreduce"),
+    "optcc": Method("optcc"),
+    "tree_packing": Method("tree_packing"),
+    "paced_packing": Method("tree_packing", paced=True),
+    "r2ccl": Method(""),
 }
 
 
@@ -64,12 +76,12 @@ def collective_s(
     inside = _inside_s(cluster, nbytes, local, collective)
     if len(lost) < 2:
         return Timing(inside, "inside", "formula")
-    name, backups = METHODS[method]
-    share = cluster.share_on_backups if backups else cluster.share_left
+    how = METHODS[method]
+    share = cluster.share_on_backups if how.backups else cluster.share_left
     column = cluster.server_gbs / cluster.gpus
     gbs = tuple(column * share(k) for k in lost)
-    algorithm = _algorithm(cluster, name, gbs, int(nbytes / local), collective)
-    time = _across(cluster, algorithm, gbs, int(nbytes / local), collective, steps)
+    algorithm = _algorithm(cluster, how.algorithm, gbs, int(nbytes / local), collective)
+    time = _across(cluster, algorithm, gbs, int(nbytes / local), collective, steps, how.paced)
     # The columns whose NIC is gone reach another one through its GPU, chunk by chunk beside the transfer itself.
     detour = 2 * nbytes / local / (cluster.inside_gbs * 1e9) if max(lost) else 0.0
     return Timing(max(time.seconds, detour) + inside, time.algorithm, time.how)
@@ -86,7 +98,7 @@ def ideal_s(method: str, gbs: tuple[float, ...], nbytes: float) -> float | None:
 
 def p2p_s(cluster: Cluster, lost: int, nbytes: float, method: str = "r2ccl") -> float:
     """Time of a message of one server to another, all its GPUs sending a part."""
-    left = cluster.share_on_backups(lost) if METHODS[method][1] else cluster.share_left(lost)
+    left = cluster.share_on_backups(lost) if METHODS[method].backups else cluster.share_left(lost)
     return cluster.alpha_us * 1e-6 + nbytes / (cluster.server_gbs * left * 1e9)
 
 
@@ -121,13 +133,19 @@ def _algorithm(cluster: Cluster, name: str, gbs: tuple[float, ...], nbytes: int,
 
 
 def _across(
-    cluster: Cluster, algorithm: Algorithm, gbs: tuple[float, ...], nbytes: int, collective: Collective, steps: int
+    cluster: Cluster,
+    algorithm: Algorithm,
+    gbs: tuple[float, ...],
+    nbytes: int,
+    collective: Collective,
+    steps: int,
+    paced: bool,
 ) -> Timing:
     n = len(gbs)
     ideal = ideal_s(algorithm.name, gbs, nbytes)
     if n > MOST_PLANNED and ideal is not None:
         return Timing(ideal + 2 * n * cluster.alpha_us * 1e-6, algorithm.name, "formula")
-    net = Net(tuple(range(n)), gbs, cluster.inside_gbs, cluster.alpha_us, cluster.chunk_bytes)
+    net = Net(tuple(range(n)), gbs, cluster.inside_gbs, cluster.alpha_us, cluster.chunk_bytes, paced)
     outcome = simulate(gather(locals_of(algorithm, gbs, nbytes, collective)), net, steps)
     return Timing(outcome.seconds, algorithm.name, "flows")
 

@@ -15,31 +15,36 @@ Ints = npt.NDArray[np.int64]
 NEAR = 1e-9  # relative difference below which two rates count as equal
 
 
-def max_min(out: Ints, into: Ints, demand: Floats, capacity: Floats, rounds: int | None = None) -> Floats:
+def max_min(
+    out: Ints, into: Ints, demand: Floats, capacity: Floats, rounds: int | None = None, weight: Floats | None = None
+) -> Floats:
     """The rate of each flow.
 
     out, into: the two resources of each flow, indices into ``capacity``. demand: the most each can use (inf: no limit).
     rounds: stop filling after so many, with what is safe to give to all who are left; None: exact.
+    weight: how fast each flow fills; None: all alike.
     """
     rate = np.zeros(len(out))
     left = capacity.astype(np.float64).copy()
+    pace = np.ones(len(out)) if weight is None else weight
     todo = np.flatnonzero(demand > 0)
     number = 0
     while len(todo):
-        a, b, want = out[todo], into[todo], demand[todo]
-        users = np.bincount(a, minlength=len(left)) + np.bincount(b, minlength=len(left))
+        a, b, want, w = out[todo], into[todo], demand[todo] / pace[todo], pace[todo]
+        users = used(a, b, w, len(left))
         share = np.divide(left, users, out=np.full(len(left), np.inf), where=users > 0)
         fair = np.minimum(share[a], share[b])
         number += 1
         if rounds is not None and number >= rounds:
-            rate[todo] = np.minimum(fair, want)
+            rate[todo] = np.minimum(fair, want) * w
             break
         satisfied = want <= fair * (1 + NEAR)
         # The ends at which a flow gets least, and those that are so for all that cross them: they fill up now.
         at_a, at_b = (~satisfied & (fair >= share[side] * (1 - NEAR)) for side in (a, b))
-        full = np.bincount(a[at_a], minlength=len(left)) + np.bincount(b[at_b], minlength=len(left)) >= users
+        held = np.bincount(a[at_a], w[at_a], len(left)) + np.bincount(b[at_b], w[at_b], len(left))
+        full = held >= users * (1 - NEAR)
         stop = satisfied | full[a] & at_a | full[b] & at_b
-        given = np.minimum(fair, want)[stop]
+        given = (np.minimum(fair, want) * w)[stop]
         rate[todo[stop]] = given
         left -= used(a[stop], b[stop], given, len(left))
         np.maximum(left, 0.0, out=left)

@@ -27,7 +27,8 @@ class Net:
     """Capacities: resources 2h and 2h + 1 are what host h sends and receives over its NICs; then each rank's own inside.
 
     host_of: the host of each rank. host_gbs: of each host. inside_gbs: of each rank to others of its host (NVLink, or
-    shared memory). alpha_us: of a hop between hosts. chunk_bytes: unit of forwarding.
+    shared memory). alpha_us: of a hop between hosts. chunk_bytes: unit of forwarding. paced: links do not get equal shares of
+    a host's bandwidth but shares in proportion to all that the plan sends over them.
     """
 
     host_of: tuple[int, ...]
@@ -35,6 +36,7 @@ class Net:
     inside_gbs: float
     alpha_us: float
     chunk_bytes: float
+    paced: bool = False
 
     @property
     def capacity(self) -> Floats:
@@ -73,7 +75,7 @@ def simulate(messages: Messages, net: Net, most_steps: int = 2000) -> Outcome:
         raise InvalidArgument(f"host_gbs = {net.host_gbs}: messages cross a host without bandwidth")
     ideal = float((load[capacity > 0] / capacity[capacity > 0]).max(initial=0.0))
     hop = net.alpha_us * 1e-6 + _chunk(messages, net) / (max(net.host_gbs) * 1e9)
-    state = _State(messages, out, into, capacity)
+    state = _State(messages, out, into, capacity, net.paced)
     dt = max(hop, ideal / most_steps)
     steps, idle, spent = 0, 0, 0.0
     while len(state.lanes):
@@ -96,10 +98,12 @@ def _chunk(messages: Messages, net: Net) -> float:
 class _State:
     """Progress of every message, and the message at the head of each busy lane."""
 
-    def __init__(self, messages: Messages, out: Ints, into: Ints, capacity: Floats) -> None:
+    def __init__(self, messages: Messages, out: Ints, into: Ints, capacity: Floats, paced: bool) -> None:
         self._m, self._out, self._into, self._capacity = messages, out, into, capacity
         self._arrived = np.where(messages.size > 0, 0.0, 1.0)  # as a fraction, as others may see it
-        self._pair = messages.src * (int(messages.dst.max(initial=0)) + 1) + messages.dst
+        pair = messages.src * (int(messages.dst.max(initial=0)) + 1) + messages.dst
+        self._pair = np.unique(pair, return_inverse=True)[1]
+        self._pace = np.maximum(np.bincount(self._pair, messages.size), 1.0) if paced else None
         self._sent = np.zeros(len(messages.size))
         self._head = messages.first[:-1].copy()
         self._end = messages.first[1:]
@@ -137,7 +141,8 @@ class _State:
         first = np.flatnonzero(np.diff(pair, prepend=-1))  # lanes of a pair are next to each other
         lane = np.cumsum(np.diff(pair, prepend=-1) != 0) - 1
         want = np.add.reduceat(go, first) if len(first) else go
-        link = max_min(self._out[head[first]], self._into[head[first]], want, left, ROUNDS)
+        pace = None if self._pace is None else self._pace[pair[first]]
+        link = max_min(self._out[head[first]], self._into[head[first]], want, left, ROUNDS, pace)
         if len(first) == len(head):
             return link
         everyone = np.full(len(head), len(link))
