@@ -107,6 +107,9 @@ def run(s: Scenario, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for name, report in reports.items():
                 yield {
                     "scenario": s.name,
+                    "hosts": s.hosts,
+                    "rails": s.rails,
+                    "lost": [sum(host == h for host, _ in s.lost) for h in range(s.hosts)],
                     "bytes": nbytes,
                     "algorithm": report["plan"],
                     "chosen": not name,
