@@ -51,8 +51,6 @@ struct LinkSlot {
   Heartbeat heartbeat;
   Diagnosis diagnosis;
   uint32_t cause = 0;         // of the last suspicion
-  uint32_t false_alarms = 0;  // of late
-  Nanoseconds false_alarm_ns = 0;
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
   // The last acknowledgements of other links' chunks that went over this one: lost with it, perhaps.
   std::vector<ChunkId> detoured;

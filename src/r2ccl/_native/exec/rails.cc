@@ -15,8 +15,6 @@ constexpr Nanoseconds kMillisecond = 1'000'000;
 constexpr Nanoseconds kHeartbeatPerLinkNs = 100'000;
 // How long the verdict of the stall rule about loaded links of a rail is waited for, in its floors.
 constexpr Nanoseconds kLoadedFloors = 5;
-// A false alarm makes a link's detector more patient for so long.
-constexpr Nanoseconds kForgetAlarmsNs = 10'000 * kMillisecond;
 
 }  // namespace
 
@@ -341,14 +339,10 @@ void Engine::admit(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
   slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
   slot.link->flush();
-  if (now > slot.false_alarm_ns + kForgetAlarmsNs) slot.false_alarms = 0;
   if (slot.cause != kCauseInterface && slot.diagnosis.false_alarm(now)) {
     event(kEventVerdict, peer.rank, static_cast<int32_t>(slot.link->rail()),
           static_cast<uint32_t>(Verdict::kFalseAlarm), slot.diagnosis.evidence());
-    slot.false_alarms = std::min(slot.false_alarms + 1, StallDetector::kMostFalseAlarms);
-    slot.false_alarm_ns = now;
   }
-  slot.detector.false_alarms(slot.false_alarms);
   slot.diagnosis.close();
   slot.heard_ns = now;
   peer.failover.admit(l);

@@ -9,7 +9,8 @@ namespace r2ccl {
 
 // A link is suspected when all of these hold:
 //  - something is in flight on it,
-//  - for max(floor, factor x usual gap, 2 round trips) nothing was acknowledged and no byte moved on it, and
+//  - for max(floor, factor x usual gap, 2 round trips but no more than 1.5 x floor) nothing was acknowledged and no
+//    byte moved on it, and
 //  - the peer was heard over another path in the second half of that time.
 // Byte progress alone puts suspicion off for at most kPatience times as long: a link that moves bytes and confirms no
 // chunk is of no use either.
@@ -28,11 +29,8 @@ class StallDetector {
   }
 
   Nanoseconds limit_ns() const noexcept {
-    return std::max({floor_ns_ << false_alarms_, static_cast<Nanoseconds>(factor_ * usual_ns_), 2 * round_trip_ns_});
+    return std::max({floor_ns_, static_cast<Nanoseconds>(factor_ * usual_ns_), 2 * round_trip_ns_});
   }
-
-  static constexpr uint32_t kMostFalseAlarms = 1;
-  void false_alarms(uint32_t n) noexcept { false_alarms_ = std::min(n, kMostFalseAlarms); }
 
   // The reading of Link::progress is worth its system call.
   bool wants_progress(Nanoseconds now, Nanoseconds oldest_posted_ns) const noexcept {
@@ -40,7 +38,7 @@ class StallDetector {
   }
   void progress(Nanoseconds now, uint64_t reading, Nanoseconds oldest_posted_ns,
                 Nanoseconds round_trip_ns = 0) noexcept {
-    round_trip_ns_ = std::min(round_trip_ns, kLongestRoundTripNs);
+    round_trip_ns_ = std::min(round_trip_ns, floor_ns_ * 3 / 4);
     // The first reading after a confirmation, or of a new chunk, is only what later ones are compared with.
     const bool first = sampled_ns_ < std::max(oldest_posted_ns, confirmed_ns_);
     sampled_ns_ = now;
@@ -84,8 +82,6 @@ class StallDetector {
            silent_ns(now, oldest_posted_ns) < limit_ns();
   }
 
-  // A transport that has lost packets may measure any time.
-  static constexpr Nanoseconds kLongestRoundTripNs = 500'000'000;
   static constexpr Nanoseconds kPatience = 32, kLastLinkFactor = 16;
 
  private:
@@ -104,7 +100,6 @@ class StallDetector {
 
   Nanoseconds floor_ns_;
   double factor_;
-  uint32_t false_alarms_ = 0;
   Nanoseconds round_trip_ns_ = 0;
   double usual_ns_ = 0;
   Nanoseconds moved_ns_ = 0, confirmed_ns_ = 0, excused_ns_ = 0;
