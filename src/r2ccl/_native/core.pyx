@@ -680,6 +680,7 @@ cdef class Engine:
         cdef uint64_t ticket = work.ticket, slice_ns = SLICE_NS
         cdef r2ccl_engine* core = self.handle()
         cdef double deadline = -1, left
+        cdef object blame = None
         if timeout_s * 1e9 < SLICE_NS:
             slice_ns = <uint64_t>(timeout_s * 1e9) if timeout_s > 0 else 1
         self.users += 1
@@ -693,8 +694,14 @@ cdef class Engine:
                 if deadline < 0:
                     deadline = time.monotonic() + timeout_s - slice_ns * 1e-9
                 left = deadline - time.monotonic()
+                if blame is None and left <= SURVEY_S + SLICE_NS * 1e-9 and (left <= 0 or timeout_s > 4 * SURVEY_S):
+                    # Who is to blame is asked just before the deadline, so that it is kept.
+                    blame = self.blamed(timeout_s)
+                    left = deadline - time.monotonic()
+                    if r2ccl_test(core, ticket) != R2CCL_IN_PROGRESS:
+                        left = 1e-9
                 if left <= 0:
-                    raise errors.Timeout(f"after {timeout_s:g} s: {self.describe(ticket)}{self.blamed(timeout_s)}")
+                    raise errors.Timeout(f"after {timeout_s:g} s: {self.describe(ticket)}{blame or ''}")
                 slice_ns = SLICE_NS if left * 1e9 > SLICE_NS else <uint64_t>(left * 1e9) + 1
         finally:
             self.users -= 1
