@@ -16,7 +16,7 @@ Nanoseconds suspected_after(Answers&& answers, bool elsewhere) {
   Heartbeat h;
   Nanoseconds heard = kStart;
   for (Nanoseconds t = kStart; t < kStart + 10'000 * kMs; t += kMs) {
-    switch (h.step(t, heard, elsewhere ? t : kStart, kEvery, kAnswer)) {
+    switch (h.step(t, heard, [&] { return elsewhere ? t : kStart; }, kEvery, kAnswer)) {
       case Heartbeat::Verdict::kFine:
         break;
       case Heartbeat::Verdict::kPing:
@@ -119,7 +119,7 @@ CASE(a_peer_that_is_silent_everywhere_is_only_asked) {
 
 CASE(no_heartbeat_when_switched_off) {
   Heartbeat h;
-  CHECK(h.step(kStart, kMs, kStart, 0, kAnswer) == Heartbeat::Verdict::kFine);
+  CHECK(h.step(kStart, kMs, [] { return kStart; }, 0, kAnswer) == Heartbeat::Verdict::kFine);
 }
 
 CASE(speed_is_told_in_steps_only_of_slow_rails_and_not_often) {

@@ -10,6 +10,7 @@
 
 #include "cases.h"
 #include "cluster.h"
+#include "fake_peer.h"
 
 using namespace r2ccl;
 using namespace r2ccl::test;
@@ -73,51 +74,6 @@ uint64_t bytes_on(Cluster& cluster, int rank, int32_t peer, int32_t rail) {
     if (stats[i].peer == peer && stats[i].rail == rail) return stats[i].tx_bytes + stats[i].rx_bytes;
   CHECK(!"no such link");
   return 0;
-}
-
-// The end of a connection, driven by the test itself: rank 1 of 2, or of 3.
-struct FakePeer {
-  int control = -1;
-  std::vector<int> links;
-  void say(int fd, const FrameHeader& header, const std::vector<uint8_t>& payload = {}) const {
-    const FrameHeader h = wire_order(header);
-    CHECK(::send(fd, &h, sizeof h, MSG_NOSIGNAL) == sizeof h);
-    if (!payload.empty())
-      CHECK(::send(fd, payload.data(), payload.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(payload.size()));
-  }
-  void reset(size_t link) {
-    const linger now{1, 0};
-    setsockopt(links[link], SOL_SOCKET, SO_LINGER, &now, sizeof now);
-    ::close(links[link]);
-    links[link] = -1;
-  }
-  FakePeer() = default;
-  FakePeer(const FakePeer&) = delete;
-  FakePeer& operator=(const FakePeer&) = delete;
-  ~FakePeer() {
-    if (control >= 0) ::close(control);
-    for (int fd : links)
-      if (fd >= 0) ::close(fd);
-  }
-};
-
-std::unique_ptr<Engine> engine_with(std::vector<std::unique_ptr<FakePeer>>* peers, const Options& o) {
-  auto engine = make_engine(o, 0);
-  for (int r = 1; r < o.ranks; ++r) {
-    auto fake = std::make_unique<FakePeer>();
-    int control[2];
-    CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);
-    engine->add_control(r, control[0], true);
-    fake->control = control[1];
-    for (uint32_t rail = 0; rail < o.rails; ++rail) {
-      const auto [x, y] = tcp_pair();
-      engine->add_link(make_tcp_link(r, rail, x, 64 << 10));
-      fake->links.push_back(y);
-    }
-    peers->push_back(std::move(fake));
-  }
-  CHECK(engine->start() == Status::OK);
-  return engine;
 }
 
 }  // namespace

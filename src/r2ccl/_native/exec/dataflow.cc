@@ -416,7 +416,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
     slot.writing_chunk = chunk;
     return true;
   }
-  if (link.take_wake_request() && peer.control) peer.control->send({.kind = FrameKind::kWake});
+  if (link.take_wake_request()) peer.say({.kind = FrameKind::kWake});
   chunk_done(call, op, chunk);
   return true;
 }

@@ -19,6 +19,7 @@
 #include "exec/trace.h"
 #include "flow/agreement.h"
 #include "flow/detector.h"
+#include "flow/detours.h"
 #include "flow/diagnosis.h"
 #include "flow/failover.h"
 #include "flow/ledger.h"
@@ -52,10 +53,8 @@ struct LinkSlot {
   Diagnosis diagnosis;
   uint32_t cause = 0;         // of the last suspicion
   std::vector<ChunkId> acks;  // arrived over this link, not yet acknowledged
-  // The last acknowledgements of other links' chunks that went over this one: lost with it, perhaps.
-  std::vector<ChunkId> detoured;
-  size_t next_detoured = 0;
-  bool replay_due = false;  // it failed, and none of what was on it has been sent again yet
+  Detours detours;            // acknowledgements of other links' chunks that went over this one
+  bool replay_due = false;    // it failed, and none of what was on it has been sent again yet
   uint64_t replayed_bytes = 0, sampled_rx_bytes = 0;
   // The chunk whose payload is being read into its place.
   Call* landing_call = nullptr;
@@ -74,6 +73,10 @@ struct Peer final : ArrivedSet {
         staging(device, slot_bytes, slots),
         retained(device, eager_bytes < 64 ? 64 : eager_bytes, slots) {}
   bool arrived(const ChunkId& id) const noexcept override;
+  // Over the control socket. False: it is closed, or broken.
+  bool say(const FrameHeader& header, const void* payload = nullptr) noexcept {
+    return control && control->open() && control->send(header, payload);
+  }
 
   Engine& engine;
   int32_t rank;
@@ -287,6 +290,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void suspect(Peer& peer, uint32_t link, uint32_t cause);
   void carry_out(Peer& peer);
   void fence(Peer& peer, uint32_t link);
+  void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);
   void spread(Peer& peer, const FrameHeader& header, const void* payload, int32_t except_link);
   void control_ended(Peer& peer, int error);
   void peer_lost(int32_t rank, bool tell, const char* how);
@@ -300,6 +304,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void interface_changed(uint32_t ifindex, bool up) noexcept override;
   void address_changed(uint32_t ifindex, const InterfaceAddress& address, bool present) noexcept override;
   void update_rail(uint32_t rail);
+  template <class F>
+  void each_link_over(uint32_t rail, F&& f);
   Nanoseconds heard_elsewhere(const Peer& peer, uint32_t link) const noexcept;
   void tick_heartbeat(Peer& peer, uint32_t link, Nanoseconds now);
   void begin_diagnosis(Peer& peer, uint32_t link, Nanoseconds now);

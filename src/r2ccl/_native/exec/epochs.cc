@@ -86,8 +86,7 @@ void Engine::with_agreement(F&& f) {
                         .call = o.message.number,
                         .message = o.message.epoch};
     // What was sent before may have gone over a path that is dead: then all are tried.
-    if (o.again || !peer.control || !peer.control->open() || !peer.control->send(h, o.message.health.data()))
-      spread(peer, h, o.message.health.data(), -1);
+    if (o.again || !peer.say(h, o.message.health.data())) spread(peer, h, o.message.health.data(), -1);
   }
 }
 

@@ -56,10 +56,16 @@ void Engine::update_rail(uint32_t r) {
   event(up ? kEventRailUp : kEventRailDown, -1, static_cast<int32_t>(r), 0, 0);
   links_changed();
   if (up) return;
+  each_link_over(r, [this](Peer& peer, uint32_t l) { suspect(peer, l, kCauseInterface); });
+}
+
+// f(peer, link) for every link over a rail to a peer that has not ended.
+template <class F>
+void Engine::each_link_over(uint32_t rail, F&& f) {
   for (auto& peer : peers_) {
-    if (!peer) continue;
+    if (!peer || peer->gone || peer->said_goodbye) continue;
     for (uint32_t l = 0; l < peer->links.size(); ++l)
-      if (peer->links[l]->link->rail() == r) suspect(*peer, l, kCauseInterface);
+      if (peer->links[l]->link->rail() == rail && !peer->links[l]->link->lossless()) f(*peer, l);
   }
 }
 
@@ -78,14 +84,14 @@ void Engine::tick_heartbeat(Peer& peer, uint32_t l, Nanoseconds now) {
   const Nanoseconds every = settings_.heartbeat_ns && settings_.failover
                                 ? std::max(settings_.heartbeat_ns, polled_.size() * kHeartbeatPerLinkNs)
                                 : 0;
-  switch (slot.heartbeat.step(now, slot.heard_ns, heard_elsewhere(peer, l), every, 2 * settings_.stall_floor_ns)) {
+  const auto elsewhere = [&] { return heard_elsewhere(peer, l); };
+  switch (slot.heartbeat.step(now, slot.heard_ns, elsewhere, every, 2 * settings_.stall_floor_ns)) {
     case Heartbeat::Verdict::kFine:
       return;
     case Heartbeat::Verdict::kPing: {
       const FrameHeader ping{.kind = FrameKind::kPing, .token = ++peer.ping_token};
-      slot.link->control(ping, nullptr);
-      slot.link->flush();
-      if (peer.control && peer.control->open()) peer.control->send(ping);
+      slot.link->say(ping);
+      peer.say(ping);
       return;
     }
     case Heartbeat::Verdict::kSuspect:
@@ -109,9 +115,8 @@ void Engine::begin_diagnosis(Peer& peer, uint32_t l, Nanoseconds now) {
   }
   // Ranks of this host share the NIC.
   for (auto& other : peers_)
-    if (other && other->control && other->control->open() && other->control->same_host())
-      other->control->send(
-          {.kind = FrameKind::kExamine, .message = rail, .chunk = static_cast<uint32_t>(peer.host + 1)});
+    if (other && other->control && other->control->same_host())
+      other->say({.kind = FrameKind::kExamine, .message = rail, .chunk = static_cast<uint32_t>(peer.host + 1)});
 }
 
 // Asks all links of a rail for a sign of life; tick_exam looks at the answers.
@@ -120,19 +125,12 @@ void Engine::examine(uint32_t r, int32_t host, Nanoseconds now) {
   if (rail.exam_since_ns != 0) return;
   rail.exam_since_ns = now;
   rail.exam_host = host;
-  for (auto& peer : peers_) {
-    if (!peer || peer->gone || peer->said_goodbye) continue;
-    bool asked = false;
-    const FrameHeader ping{.kind = FrameKind::kPing, .token = ++peer->ping_token};
-    for (uint32_t l = 0; l < peer->links.size(); ++l) {
-      LinkSlot& slot = *peer->links[l];
-      if (slot.link->rail() != r || slot.link->lossless() || !peer->failover.usable(l) || slot.ended_ns) continue;
-      slot.link->control(ping, nullptr);
-      slot.link->flush();
-      asked = true;
-    }
-    if (asked && peer->control && peer->control->open()) peer->control->send(ping);
-  }
+  each_link_over(r, [](Peer& peer, uint32_t l) {
+    if (!peer.failover.usable(l) || peer.links[l]->ended_ns) return;
+    const FrameHeader ping{.kind = FrameKind::kPing, .token = ++peer.ping_token};
+    peer.links[l]->link->say(ping);
+    peer.say(ping);
+  });
 }
 
 void Engine::tick_exam(uint32_t r, Nanoseconds now) {
@@ -145,29 +143,25 @@ void Engine::tick_exam(uint32_t r, Nanoseconds now) {
     ++answers.silent;
     if (peer.host != rail.exam_host) ++answers.silent_elsewhere;
   };
-  for (auto& peer : peers_) {
-    if (!peer || peer->gone || peer->said_goodbye) continue;
-    for (uint32_t l = 0; l < peer->links.size(); ++l) {
-      LinkSlot& slot = *peer->links[l];
-      if (slot.link->rail() != r || slot.link->lossless()) continue;
-      if (!peer->failover.usable(l)) {
-        if (slot.diagnosis.open() && !slot.diagnosis.have_mine()) count_silent(*peer);
-      } else if (slot.answered_ns > since || slot.ended_ns) {
-        answers.answered += slot.ended_ns == 0;
-      } else if (!peer->ledger.empty(l) && now < since + kLoadedFloors * settings_.stall_floor_ns) {
-        return;  // it is loaded, and the stall rule watches it: its verdict is waited for
-      } else if (heard_elsewhere(*peer, l) > since) {
-        count_silent(*peer);
-        if (peer->ledger.empty(l)) silent.emplace_back(peer.get(), l);
-      }
+  bool undecided = false;
+  each_link_over(r, [&](Peer& peer, uint32_t l) {
+    const LinkSlot& slot = *peer.links[l];
+    if (!peer.failover.usable(l)) {
+      if (slot.diagnosis.open() && !slot.diagnosis.have_mine()) count_silent(peer);
+    } else if (slot.answered_ns > since || slot.ended_ns) {
+      answers.answered += slot.ended_ns == 0;
+    } else if (!peer.ledger.empty(l) && now < since + kLoadedFloors * settings_.stall_floor_ns) {
+      undecided = true;  // it is loaded, and the stall rule watches it: its verdict is waited for
+    } else if (heard_elsewhere(peer, l) > since) {
+      count_silent(peer);
+      if (peer.ledger.empty(l)) silent.emplace_back(&peer, l);
     }
-  }
+  });
+  if (undecided) return;
   // They are given up before a call stalls on them. (The examination counts as under way until all are.)
   for (auto& [peer, l] : silent) suspect(*peer, l, kCauseRail);
   if (answers.finding() == Finding::kDead)
-    for (auto& peer : peers_)
-      for (uint32_t l = 0; peer && l < peer->links.size(); ++l)
-        if (peer->links[l]->link->rail() == r) suspect(*peer, l, kCauseRail);
+    each_link_over(r, [this](Peer& peer, uint32_t l) { suspect(peer, l, kCauseRail); });
   rail.exam_since_ns = 0;
   conclude(r, answers);
 }
@@ -175,20 +169,18 @@ void Engine::tick_exam(uint32_t r, Nanoseconds now) {
 // What the examination of a rail says is the finding for all links that failed over it.
 void Engine::conclude(uint32_t r, const RailAnswers& answers) {
   bool asks = false;
-  for (auto& peer : peers_) {
-    for (uint32_t l = 0; peer && l < peer->links.size(); ++l) {
-      LinkSlot& slot = *peer->links[l];
-      if (slot.link->rail() != r || !slot.diagnosis.open() || slot.diagnosis.have_mine()) continue;
-      if (answers.finding() == Finding::kUnknown && prober_.load()) {
-        std::lock_guard lock(wait_mutex_);
-        probes_.push_back({peer->rank, l, 0, 0});
-        asks = true;
-      } else {
-        slot.diagnosis.found(answers.finding(), answers, false);
-        tell_finding(*peer, l);
-      }
+  each_link_over(r, [&](Peer& peer, uint32_t l) {
+    Diagnosis& diagnosis = peer.links[l]->diagnosis;
+    if (!diagnosis.open() || diagnosis.have_mine()) return;
+    if (answers.finding() == Finding::kUnknown && prober_.load()) {
+      std::lock_guard lock(wait_mutex_);
+      probes_.push_back({peer.rank, l, 0, 0});
+      asks = true;
+    } else {
+      diagnosis.found(answers.finding(), answers, false);
+      tell_finding(peer, l);
     }
-  }
+  });
   if (asks) links_changed();
 }
 
@@ -304,8 +296,7 @@ bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
   slot.heard_ns = slot.probation_since_ns = now;
   peer.failover.reopen(l);
   slot.probation.begin(now);
-  slot.link->control({.kind = FrameKind::kOpen, .message = l, .chunk = peer.failover.generation(l)}, nullptr);
-  slot.link->flush();
+  slot.link->say({.kind = FrameKind::kOpen, .message = l, .chunk = peer.failover.generation(l)});
   watch_link(rank, *slot.link);
   event(kEventLinkProbation, rank, static_cast<int32_t>(rail), peer.failover.generation(l), 0);
   links_changed();
@@ -322,8 +313,7 @@ void Engine::tick_probation(Peer& peer, uint32_t l, Nanoseconds now) {
       slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
       [[fallthrough]];  // pings go on: the link must stay clean until the peer is ready, too
     case Probation::Verdict::kPing:
-      slot.link->control({.kind = FrameKind::kPing, .token = slot.probation.next_token()}, nullptr);
-      slot.link->flush();
+      slot.link->say({.kind = FrameKind::kPing, .token = slot.probation.next_token()});
       if (slot.probation.both_ready(now)) admit(peer, l, now);
       return;
     case Probation::Verdict::kFailed:
@@ -337,8 +327,7 @@ void Engine::tick_probation(Peer& peer, uint32_t l, Nanoseconds now) {
 // Both ends find the link clean. The peer learns it from our ready, which goes before the first chunk.
 void Engine::admit(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
-  slot.link->control({.kind = FrameKind::kReady, .message = l}, nullptr);
-  slot.link->flush();
+  slot.link->say({.kind = FrameKind::kReady, .message = l});
   if (slot.cause != kCauseInterface && slot.diagnosis.false_alarm(now)) {
     event(kEventVerdict, peer.rank, static_cast<int32_t>(slot.link->rail()),
           static_cast<uint32_t>(Verdict::kFalseAlarm), slot.diagnosis.evidence());

@@ -52,11 +52,7 @@ void Engine::send_acks(Peer& peer, uint32_t l, bool flush) {
     const size_t n = std::min(from.acks.size(), kMaxIdsPerFrame);
     const std::vector<ChunkId> ids = on_wire({from.acks.begin(), from.acks.begin() + static_cast<ptrdiff_t>(n)});
     slot.link->control({.kind = FrameKind::kAck, .bytes = static_cast<uint32_t>(n * sizeof(ChunkId))}, ids.data());
-    for (size_t i = 0; via != l && i < n; ++i) {
-      if (slot.detoured.size() < 2 * window_) slot.detoured.push_back(from.acks[i]);
-      slot.detoured[slot.next_detoured] = from.acks[i];
-      slot.next_detoured = (slot.next_detoured + 1) % (2 * window_);
-    }
+    for (size_t i = 0; via != l && i < n; ++i) slot.detours.note(from.acks[i], 2 * window_);
     from.acks.erase(from.acks.begin(), from.acks.begin() + static_cast<ptrdiff_t>(n));
   }
   for (uint8_t lane : peer.due_lanes) {
@@ -181,13 +177,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       break;
     case FrameKind::kPing: {
       const auto paused = static_cast<uint32_t>(pauses_.within(now, 4 * settings_.stall_floor_ns) / 1000);
-      FrameHeader pong{.kind = FrameKind::kPong, .freed = paused, .token = h.token};
-      if (via < 0) {
-        peer.control->send(pong);
-      } else if (peer.failover.live(static_cast<uint32_t>(via))) {
-        peer.links[via]->link->control(pong, nullptr);
-        peer.links[via]->link->flush();
-      }
+      answer(peer, via, {.kind = FrameKind::kPong, .freed = paused, .token = h.token});
       break;
     }
     case FrameKind::kPong:
@@ -383,26 +373,31 @@ void Engine::fence(Peer& peer, uint32_t l) {
     peer.staging.give(slot.landing_slot);
     slot.landing_slot = nullptr;
   }
-  slot.acks.clear();  // the answer to the peer's notice says it all
-  // Not so of chunks that came over other links. Told twice is harmless.
-  for (uint32_t o = 0; o < peer.links.size() && !slot.detoured.empty(); ++o) {
+  slot.acks.clear();                                        // the answer to the peer's notice says it all
+  const std::vector<ChunkId> others = slot.detours.take();  // not so of chunks that came over other links
+  for (uint32_t o = 0; o < peer.links.size(); ++o) {
     if (o == l || !peer.failover.usable(o)) continue;
-    auto& acks = peer.links[o]->acks;
-    acks.insert(acks.end(), slot.detoured.begin(), slot.detoured.end());
-    slot.detoured.clear();
+    peer.links[o]->acks.insert(peer.links[o]->acks.end(), others.begin(), others.end());
+    break;
   }
-  slot.detoured.clear();
-  slot.next_detoured = 0;
+}
+
+// A control frame over the path by which the question came: a link, or the control socket.
+void Engine::answer(Peer& peer, int32_t via, const FrameHeader& h, const void* payload) {
+  if (via < 0) {
+    peer.say(h, payload);
+  } else if (peer.failover.live(static_cast<uint32_t>(via))) {
+    peer.links[via]->link->say(h, payload);
+  }
 }
 
 // A control frame over every path that lives: the control socket and all usable links.
 void Engine::spread(Peer& peer, const FrameHeader& h, const void* payload, int32_t except_link) {
-  if (peer.control && peer.control->open()) peer.control->send(h, payload);
+  peer.say(h, payload);
   for (uint32_t l = 0; l < peer.links.size(); ++l) {
     LinkSlot& slot = *peer.links[l];
     if (static_cast<int32_t>(l) == except_link || !peer.failover.usable(l) || slot.ended_ns) continue;
-    slot.link->control(h, payload);
-    slot.link->flush();
+    slot.link->say(h, payload);
   }
 }
 
@@ -471,7 +466,7 @@ void Engine::compare_if_stuck(Nanoseconds now) {
   stuck_asked_ns_ = now;
   const FrameHeader h{.kind = FrameKind::kCompare, .bytes = sizeof current_->info, .call = current_->sequence};
   for (auto& peer : peers_)
-    if (peer && peer->control && peer->control->open()) peer->control->send(h, &current_->info);
+    if (peer) peer->say(h, &current_->info);
 }
 
 void Engine::tick(Nanoseconds now) {
@@ -569,11 +564,10 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
       now - peer.queried_ns > kQueryEveryNs) {
     peer.queried_ns = now;
     // Not over links with chunks in flight: the bytes would look like progress of those.
-    if (peer.control && peer.control->open()) peer.control->send({.kind = FrameKind::kQuery});
+    peer.say({.kind = FrameKind::kQuery});
     for (uint32_t l = 0; l < peer.links.size(); ++l) {
       if (!peer.failover.usable(l) || !peer.ledger.empty(l)) continue;
-      peer.links[l]->link->control({.kind = FrameKind::kQuery}, nullptr);
-      peer.links[l]->link->flush();
+      peer.links[l]->link->say({.kind = FrameKind::kQuery});
     }
     mark_dirty(peer);
   }

@@ -211,13 +211,12 @@ std::string Engine::report_of_silent(const Peer& peer) {
 // Over the control socket, or over the links, when it is lost or no answer came that way.
 bool Engine::ask(Peer& peer, uint32_t token, bool over_links) {
   const FrameHeader h{.kind = FrameKind::kStatusAsk, .token = token};
-  if (!over_links && peer.control && peer.control->open()) return peer.control->send(h);
+  if (!over_links && peer.say(h)) return true;
   bool any = false;
   for (uint32_t l = 0; l < peer.links.size() && !peer.said_goodbye; ++l) {
     LinkSlot& slot = *peer.links[l];
     if (!peer.failover.usable(l) || slot.ended_ns || slot.link->lossless()) continue;
-    slot.link->control(h, nullptr);
-    slot.link->flush();
+    slot.link->say(h);
     any = true;
   }
   return any;
@@ -227,14 +226,8 @@ void Engine::status_frame(Peer& peer, int32_t via, const FrameHeader& h, const u
   heard(peer, monotonic_ns());
   if (h.kind == FrameKind::kStatusAsk) {
     const std::string text = report();
-    const FrameHeader answer{
-        .kind = FrameKind::kStatusAnswer, .bytes = static_cast<uint32_t>(text.size()), .token = h.token};
-    if (via < 0) {
-      peer.control->send(answer, text.data());
-    } else if (peer.failover.live(static_cast<uint32_t>(via))) {
-      peer.links[via]->link->control(answer, text.data());
-      peer.links[via]->link->flush();
-    }
+    answer(peer, via, {.kind = FrameKind::kStatusAnswer, .bytes = static_cast<uint32_t>(text.size()), .token = h.token},
+           text.data());
     return;
   }
   std::lock_guard lock(survey_.mutex);

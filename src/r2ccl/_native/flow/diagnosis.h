@@ -112,8 +112,9 @@ class Heartbeat {
  public:
   enum class Verdict { kFine, kPing, kSuspect };
 
-  // heard_ns: on the link; elsewhere_ns: over another path, both at any time before now.
-  Verdict step(Nanoseconds now, Nanoseconds heard_ns, Nanoseconds elsewhere_ns, Nanoseconds every_ns,
+  // heard_ns: on the link. elsewhere(): when the peer was heard over another path; asked for only if it matters.
+  template <class F>
+  Verdict step(Nanoseconds now, Nanoseconds heard_ns, F&& elsewhere, Nanoseconds every_ns,
                Nanoseconds answer_ns) noexcept {
     if (every_ns == 0 || heard_ns + every_ns > now) {
       pings_ = 0;
@@ -122,7 +123,7 @@ class Heartbeat {
     if (pings_ > 0 && heard_ns >= asked_ns_) pings_ = 0;
     if (pings_ > 0 && now < pinged_ns_ + answer_ns) return Verdict::kFine;
     // Two unanswered, while the peer answers elsewhere: one answer may have been late.
-    if (pings_ >= 2 && elsewhere_ns >= pinged_ns_) return Verdict::kSuspect;
+    if (pings_ >= 2 && elsewhere() >= pinged_ns_) return Verdict::kSuspect;
     if (pings_ == 0) asked_ns_ = now;
     pings_ = pings_ < 2 ? pings_ + 1 : 2;
     pinged_ns_ = now;

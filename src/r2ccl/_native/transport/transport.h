@@ -43,6 +43,11 @@ class Link {
   // Queues a control frame (copied); it leaves at the latest with the next `flush`.
   virtual void control(const FrameHeader& header, const void* payload) noexcept = 0;
   virtual void flush() noexcept {}
+  // A control frame that leaves now.
+  void say(const FrameHeader& header, const void* payload = nullptr) noexcept {
+    control(header, payload);
+    flush();
+  }
   // Ends the link at this end: after return it neither reads source memory nor writes any destination.
   virtual void fence() noexcept = 0;
   // The payload that is being stored is not wanted any more: the rest of it is thrown away.
