@@ -797,10 +797,6 @@ cdef class Engine:
         finally:
             r2ccl_free(records)
 
-    def forget_plans(self):
-        """Plans are chosen anew from the next call on (the settings that choose them changed)."""
-        self.plans = {}
-
     def epoch(self):
         """Number of the agreement on the health of rails that is in force for new calls."""
         return r2ccl_epoch(self.handle())

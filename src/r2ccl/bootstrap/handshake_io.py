@@ -35,7 +35,6 @@ class HandshakeIO:
         self._in = bytearray()
         self._ended = False
         self._timer = loop.after(limit_s, lambda: self.fail(f"it did not finish the handshake within {limit_s:g} s"))
-        self._limit_s = limit_s
         self._wait()
 
     def fail(self, reason: str) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..errors import PeerLost
 from .auth import derive
-from .base import Bootstrap, Deadline, SingleBootstrap, check_value
+from .base import Bootstrap, Deadline, SingleBootstrap
 from .group import Group
 from .store import Store
-from .tcp import StoreClient, unpack
-from .wire import GatherRequest
+from .tcp import StoreClient, StoreOwner
 
 _NEWS_S = 1.0
 
@@ -27,10 +26,8 @@ def star_bootstrap(group: Group, me: int, secret: bytes, deadline: Deadline) -> 
     return StarMember(group, me, key, deadline)
 
 
-class StarLeader:
+class StarLeader(StoreOwner):
     """Rank 0 of the new communicator."""
-
-    rank = 0
 
     def __init__(self, group: Group, secret: bytes) -> None:
         self.size = len(group.members)
@@ -42,25 +39,10 @@ class StarLeader:
             else:
                 self._store.left(new, "ended as soon as it had come")
 
-    @property
-    def local_hint(self) -> str | None:
-        """The local address by which another rank came in."""
-        return self._store.reached_at
-
-    def all_gather(self, tag: str, value: bytes, deadline: Deadline) -> list[bytes]:
-        """See ``Bootstrap.all_gather``."""
-        check_value(tag, value)
-        request = GatherRequest(tag, value, deadline.remaining(), deadline.seconds)
-        return unpack(*self._store.gather(request, deadline), self.size)
-
     def check(self) -> None:
         """See ``Watchful``."""
         if self._store.lost:
             raise PeerLost(self._store.lost)
-
-    def close(self) -> None:
-        """See ``Bootstrap.close``."""
-        self._store.close()
 
 
 class StarMember(StoreClient):

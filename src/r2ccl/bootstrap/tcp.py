@@ -67,10 +67,32 @@ def tcp_bootstrap(meeting: Meeting, rank: int, deadline: Deadline) -> TcpRank0 |
     return TcpRank0(meeting) if rank == 0 else TcpClient(meeting, rank, deadline)
 
 
-class TcpRank0:
-    """The bootstrap of rank 0, which owns the store."""
+class StoreOwner:
+    """The bootstrap of the rank that runs the store: rank 0. Subclasses make the store."""
 
     rank = 0
+    size: int
+    secret: bytes
+    _store: Store
+
+    @property
+    def local_hint(self) -> str | None:
+        """The local address by which another rank came in."""
+        return self._store.reached_at
+
+    def all_gather(self, tag: str, value: bytes, deadline: Deadline) -> list[bytes]:
+        """See ``Bootstrap.all_gather``."""
+        check_value(tag, value)
+        request = GatherRequest(tag, value, deadline.remaining(), deadline.seconds)
+        return unpack(*self._store.gather(request, deadline), self.size)
+
+    def close(self) -> None:
+        """See ``Bootstrap.close``."""
+        self._store.close()
+
+
+class TcpRank0(StoreOwner):
+    """Rank 0 of a job, which others find at MASTER_ADDR."""
 
     def __init__(self, meeting: Meeting) -> None:
         self.size = meeting.size
@@ -84,17 +106,10 @@ class TcpRank0:
             log.info("no secret: rank 0's store listens on loopback only (R2CCL_SECRET is needed for several machines)")
         self._store = Store(listeners, meeting.size, meeting.key, meeting.job, nonce, own_user_only=not meeting.secret)
 
-    @property
-    def local_hint(self) -> str | None:
-        """The local address by which another rank came in."""
-        return self._store.reached_at
-
     def all_gather(self, tag: str, value: bytes, deadline: Deadline) -> list[bytes]:
         """See ``Bootstrap.all_gather``."""
-        check_value(tag, value)
-        request = GatherRequest(tag, value, deadline.remaining(), deadline.seconds)
         try:
-            return unpack(*self._store.gather(request, deadline), self.size)
+            return super().all_gather(tag, value, deadline)
         except Timeout as error:
             if self._meeting.secret or _is_loopback_name(self._meeting.host):
                 raise
@@ -102,10 +117,6 @@ class TcpRank0:
                 f"{error}; without a secret only ranks on rank 0's machine can join: "
                 "set R2CCL_SECRET to the same value on every machine if there are others"
             ) from None
-
-    def close(self) -> None:
-        """See ``Bootstrap.close``."""
-        self._store.close()
 
 
 class StoreClient:
