@@ -586,7 +586,7 @@ cdef class Engine:
         cdef r2ccl_call_args a
         cdef const uint64_t[::1] c0, c1
         cdef uint64_t nbytes = count0 * itemsize
-        cdef uint64_t bits = 0
+        cdef uint64_t bits = 0, ticket = 0
         cdef int32_t status
         cdef PlanEntry entry
         if collective == ALL_REDUCE or collective == REDUCE or collective == REDUCE_SCATTER:
@@ -629,13 +629,13 @@ cdef class Engine:
             a.chunk_bytes = entry.chunk_bytes
             a.epoch = self.plans_epoch
             work.entry = entry
-            status = r2ccl_submit(self.handle(), &a, not async_op, &work.ticket)
+            status = r2ccl_submit(self.handle(), &a, not async_op, &ticket)
             if status != R2CCL_AGAIN:
                 break
-            self.change_epoch(work.ticket, work.timeout_s)
+            self.change_epoch(ticket, work.timeout_s)
         if status != R2CCL_OK:
-            work.ticket = 0
             self.raise_status(status)
+        work.ticket = ticket
         work.seq = self.calls
         self.calls += 1
         if work.kept is not None:

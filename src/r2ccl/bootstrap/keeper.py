@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
-import threading
 from collections.abc import Mapping
 
+from ..threads import start_quiet
 from .acceptor import Acceptor
 from .auth import Hello
 from .channel import Channel
@@ -32,12 +31,7 @@ class Keeper:
         self._stop = False
         self._pid = os.getpid()
         self._channels: set[Channel] = set()
-        self._thread = threading.Thread(target=self._run, name="r2ccl-door", daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            self._thread.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._thread = start_quiet(self._run, "r2ccl-door")
 
     def stop(self) -> None:
         """Ends the thread and closes the door. Idempotent; in a process that was forked off it only closes."""
