@@ -71,6 +71,5 @@ def test_a_call_that_the_agreement_holds_back_times_out_and_names_who_does_not_a
     assert len(errors) == 3
     for text in errors:
         assert "no answer from rank 1" in text, text
-    # Rank 1 loses its own link over rail 1 when it wakes: that may be a second agreement, or part of the first.
-    epochs = {epoch for _, epoch in outcomes}
-    assert epochs in ({1}, {2}), outcomes
+    # Rank 1 loses its own link over rail 1 when it wakes, which may be a second agreement, under way at the end.
+    assert {epoch for _, epoch in outcomes} <= {1, 2}, outcomes
