@@ -41,8 +41,9 @@ class Config:
 
     Failure
         failover (agreed): False switches off the ledger's acknowledgements, to measure what they cost.
-        stall_floor_ms, stall_factor: a link is suspected when its oldest chunk is older than
-            ``max(stall_floor_ms, stall_factor x usual time)`` while another path to the same peer answers.
+        stall_floor_ms, stall_factor: a link is suspected when nothing moved on it for ``max(stall_floor_ms,
+            stall_factor x usual gap)``, somewhat longer where round trips are long, while another path to the same
+            peer answers.
         heartbeat_ms: a link that is idle for this long is asked for a sign of life, so that a dead one is found before
             a call needs it; 0: never.
         keep_input: an in-place call that fails leaves its input as it was, by a copy before each (a call's own
