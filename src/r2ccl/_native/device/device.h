@@ -58,11 +58,18 @@ inline size_t operand_bytes(size_t count, DType dtype, bool wide) noexcept {
   return count * (wide && dtype_is_low_precision(dtype) ? sizeof(float) : dtype_size(dtype));
 }
 
+// Work on one queue is carried out in the order in which it was given; queues run side by side.
+enum class DeviceQueue : uint8_t { kOut, kIn, kLocal, kCount };
+
 // Memory of one kind and the arithmetic on it.
 //
 // Ownership: operands stay the caller's; allocate() hands memory over until release(). Threads: any thread may call,
-// several at once, on operands that do not overlap with what another call writes. A call is complete when it returns:
-// the caller may send dst, or reuse a and b, at once.
+// several at once, on operands that do not overlap with what another call writes.
+//
+// The host's memory is worked on at once: a call is complete when it returns, and the caller may send dst, or reuse a
+// and b. A device with queues of its own (immediate() is false) only takes the work: it never blocks, and the work
+// given to a queue before mark(queue) returned m is complete when passed(queue) >= m. Operands may then lie in the
+// device's memory or in staging memory.
 class Device {
  public:
   virtual ~Device() = default;
@@ -72,15 +79,32 @@ class Device {
   // dst may be exactly a or b (same address, same wideness) and never overlaps them otherwise.
   // Requires reducible(dtype, op).
   virtual void reduce(Operand dst, ConstOperand a, ConstOperand b, size_t count, DType dtype, ReduceOp op,
-                      uint32_t avg_ranks) noexcept = 0;
+                      uint32_t avg_ranks, DeviceQueue queue = DeviceQueue::kLocal) noexcept = 0;
 
   // dst[i] = finish(src[i]), widened or narrowed as the operands say. Same rule of overlap.
-  virtual void copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks) noexcept = 0;
+  virtual void copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks,
+                    DeviceQueue queue = DeviceQueue::kLocal) noexcept = 0;
 
-  // Memory for staging: at least 64-byte aligned, page aligned from one page on, not initialised.
+  virtual bool immediate() const noexcept { return true; }
+  virtual uint64_t mark(DeviceQueue) noexcept { return 0; }
+  virtual uint64_t passed(DeviceQueue) noexcept { return UINT64_MAX; }
+  // Why the device can do no more work; nullptr: it is well. For good: nothing given to it will be complete.
+  virtual const char* failure() noexcept { return nullptr; }
+
+  // Memory for partial results: at least 64-byte aligned, page aligned from one page on, not initialised.
   // nullptr when there is none left. release(nullptr) does nothing.
   virtual void* allocate(size_t bytes) noexcept = 0;
   virtual void release(void* memory) noexcept = 0;
+
+  // Memory that links read and write and that the device reaches too, aligned likewise: for the host the same.
+  virtual void* allocate_staging(size_t bytes) noexcept { return allocate(bytes); }
+  virtual void release_staging(void* memory) noexcept { release(memory); }
+
+  // The user's streams, of devices that have such. signal(stream, word, value): writes the value to *word, in staging
+  // memory, after what the stream holds now; hold: what is put on the stream from now on waits until *word >= value.
+  // False: the device refused, see failure(); nothing was enqueued. Never blocks.
+  virtual bool signal(void*, uint64_t*, uint64_t) noexcept { return false; }
+  virtual bool hold(void*, const uint64_t*, uint64_t) noexcept { return false; }
 };
 
 // The host's memory. Stateless, so one object serves every communicator; it lives until the process ends.

@@ -92,7 +92,7 @@ size_t usable_kernels(const KernelTable* (&tables)[kMaxKernelTables]) noexcept {
 }
 
 void HostDevice::reduce(Operand dst, ConstOperand a, ConstOperand b, size_t count, DType dtype, ReduceOp op,
-                        uint32_t avg_ranks) noexcept {
+                        uint32_t avg_ranks, DeviceQueue) noexcept {
   const bool low = dtype_is_low_precision(dtype);
   const size_t row = low ? index(DType::kFloat32) : index(dtype);
   const CombineFn combine = kernels_.combine[row][column(op)];
@@ -115,7 +115,8 @@ void HostDevice::reduce(Operand dst, ConstOperand a, ConstOperand b, size_t coun
   }
 }
 
-void HostDevice::copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks) noexcept {
+void HostDevice::copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks,
+                      DeviceQueue) noexcept {
   const bool low = dtype_is_low_precision(dtype);
   const DivideFn divide = avg_ranks > 1 ? kernels_.divide[low ? index(DType::kFloat32) : index(dtype)] : nullptr;
   if (divide == nullptr && (!low || dst.wide == src.wide)) {

@@ -42,9 +42,10 @@ class HostDevice final : public Device {
  public:
   explicit HostDevice(const KernelTable& kernels) noexcept : kernels_(kernels) {}
 
-  void reduce(Operand dst, ConstOperand a, ConstOperand b, size_t count, DType dtype, ReduceOp op,
-              uint32_t avg_ranks) noexcept override;
-  void copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks) noexcept override;
+  void reduce(Operand dst, ConstOperand a, ConstOperand b, size_t count, DType dtype, ReduceOp op, uint32_t avg_ranks,
+              DeviceQueue queue) noexcept override;
+  void copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks,
+            DeviceQueue queue) noexcept override;
   void* allocate(size_t bytes) noexcept override;
   void release(void* memory) noexcept override;
 

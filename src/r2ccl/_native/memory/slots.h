@@ -21,7 +21,7 @@ class SlotPool {
   SlotPool(Device& device, size_t slot_bytes, uint32_t capacity) noexcept
       : device_(device), slot_bytes_(slot_bytes), capacity_(capacity) {}
   ~SlotPool() {
-    for (auto& slot : all_) device_.release(slot->data);
+    for (auto& slot : all_) device_.release_staging(slot->data);
   }
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
@@ -35,7 +35,7 @@ class SlotPool {
       return slot;
     }
     if (all_.size() >= capacity_) return nullptr;
-    void* data = device_.allocate(slot_bytes_);
+    void* data = device_.allocate_staging(slot_bytes_);
     if (!data) return nullptr;
     all_.push_back(std::make_unique<Slot>());
     all_.back()->data = static_cast<uint8_t*>(data);
