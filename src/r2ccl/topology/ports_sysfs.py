@@ -1,0 +1,65 @@
+"""RDMA devices read from sysfs: works without any library, in containers, and on recorded trees."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+
+from .pci import place_of, read_number, read_text, slot_mbps
+from .ports import ETHERNET, IB, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort
+
+_RATE = re.compile(r"([0-9.]+) Gb/sec")
+_NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+def read_devices(root: Path) -> tuple[RdmaDevice, ...]:
+    """All devices under ``root`` (``/sys``), by name."""
+    folder = root / "class" / "infiniband"
+    if not folder.is_dir():
+        return ()
+    return tuple(_device(root, entry) for entry in sorted(folder.iterdir()))
+
+
+def _device(root: Path, folder: Path) -> RdmaDevice:
+    ports = folder / "ports"
+    numbers = sorted(int(p.name) for p in ports.iterdir() if p.name.isdigit()) if ports.is_dir() else []
+    device = folder / "device"
+    found = tuple(_port(ports / str(number), number) for number in numbers)
+    return RdmaDevice(folder.name, place_of(root, device), found, slot_mbps(device))
+
+
+def _port(folder: Path, number: int) -> RdmaPort:
+    layer = read_text(folder / "link_layer") or ""
+    rate = _RATE.match(read_text(folder / "rate") or "")
+    return RdmaPort(
+        number=number,
+        link_layer=layer,
+        state=(read_text(folder / "state") or "").partition(": ")[2],
+        lid=read_number(folder / "lid") or 0,
+        mbps=int(float(rate[1]) * 1000) if rate else None,
+        gids=_gids(folder, layer),
+    )
+
+
+def _gids(folder: Path, layer: str) -> tuple[Gid, ...]:
+    found = []
+    entries = folder / "gids"
+    indexes = sorted(int(p.name) for p in entries.iterdir() if p.name.isdigit()) if entries.is_dir() else []
+    for index in indexes:
+        text = read_text(entries / str(index))
+        kind = read_text(folder / "gid_attrs" / "types" / str(index))  # empty entries have none
+        if text is None or text == _NO_GID or not kind:
+            continue
+        found.append(Gid(index, str(ipaddress.IPv6Address(text)), _type(kind, layer), _netdev(folder, index)))
+    return tuple(found)
+
+
+def _type(kind: str, layer: str) -> str:
+    if "v2" in kind:
+        return ROCE_V2
+    return ROCE_V1 if layer == ETHERNET else IB
+
+
+def _netdev(folder: Path, index: int) -> str:
+    return read_text(folder / "gid_attrs" / "ndevs" / str(index)) or ""
