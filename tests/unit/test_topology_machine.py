@@ -9,9 +9,9 @@ import pytest
 from topology_trees import FIXTURES, listings, tree
 
 from r2ccl.errors import InvalidArgument
-from r2ccl.topology import cli
+from r2ccl.topology import cli, ports_sysfs
 from r2ccl.topology.interface import find_interfaces
-from r2ccl.topology.machine import Machine, Way, ports_sysfs, read_machine, ways_from, weights
+from r2ccl.topology.machine import Machine, Way, port_rates, read_machine, ways_from, weights
 from r2ccl.topology.nccl_xml import MAX_DEPTH, parse_nccl_xml, read_nccl_xml
 from r2ccl.topology.pci import Gpu, slot_mbps
 from r2ccl.topology.place import PathClass, Place, path_class
@@ -56,7 +56,9 @@ def test_eight_gpus_with_eight_nics_below_four_switches(tmp_path: Path) -> None:
         "aaaannssa",
     ]
     assert order(found, 0) == [f"mlx5_{i}" for i in (0, 1, 2, 3, 8, 4, 5, 6, 7)]
-    assert order(found, 1)[:2] == ["mlx5_1", "mlx5_0"], "neighbours begin with different NICs"
+    assert order(found, 1)[:5] == ["mlx5_1", "mlx5_0", "mlx5_3", "mlx5_2", "mlx5_8"], (
+        "neighbours begin with different NICs"
+    )
     assert order(found, 7)[:2] == ["mlx5_7", "mlx5_6"]
 
 
@@ -80,7 +82,11 @@ def test_two_ports_share_a_slot_and_a_fate(tmp_path: Path) -> None:
     assert [(way.device, way.mbps) for way in far] == [("mlx5_2", 200_000)], "the port without a cable is no way"
     choice = judged("two-ports-a-nic", tmp_path)
     assert choice["mlx5_0"].gid is not None
-    assert (choice["mlx5_0"].gid.index, choice["mlx5_0"].gid.ipv4, choice["mlx5_0"].netdev) == (3, "10.0.0.4", "ens0f0np0")
+    assert (choice["mlx5_0"].gid.index, choice["mlx5_0"].gid.ipv4, choice["mlx5_0"].netdev) == (
+        3,
+        "10.0.0.4",
+        "ens0f0np0",
+    )
     assert choice["mlx5_3"].reason == "the port is DOWN"
 
 
@@ -98,7 +104,9 @@ def test_case_12_a_container_sees_ports_whose_interfaces_are_elsewhere(tmp_path:
     assert (choice["mlx5_2"].netdev, choice["mlx5_2"].gid.ipv4) == ("net1", "10.9.0.17")
     assert choice["mlx5_0"].reason == "no GID for an address of eth0", "the container's eth0 is another one"
     assert choice["mlx5_1"].reason == "its interface eth1 is not in this network namespace"
-    assert choice["mlx5_3"].reason == "its interface net1 is not in this network namespace", "another card's net1"
+    assert choice["mlx5_3"].reason == "its interface net1 is not in this network namespace", "another function's net1"
+    found = read_machine(tmp_path)
+    assert set(port_rates(found.devices).values()) == {100_000}, "a slot of 252 Gb/s is enough for both ports"
 
 
 def test_a_machine_that_tells_no_numa_node(tmp_path: Path) -> None:

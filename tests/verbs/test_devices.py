@@ -66,4 +66,4 @@ def test_the_command_shows_the_rails(rails: Rails) -> None:
     text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert rails.nic(2, 1) in text
     assert rails.device(2, 1) in text
-    assert f"::ffff:{rails.address(2, 1)} [1] RoCE v2" in text or rails.address(2, 1) in text
+    assert f"{rails.address(2, 1)} [1] RoCE v2" in text

@@ -21,7 +21,9 @@ NO_GUEST = 126
 def main(argv: Sequence[str] | None = None) -> int:
     """See the module."""
     parser = argparse.ArgumentParser(prog="rdma_guest", description=__doc__)
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="end the guest after S seconds (%(default)g)")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="end the guest after S seconds (%(default)g)"
+    )
     parser.add_argument("--memory", default=Size.memory, help="of the guest (%(default)s)")
     parser.add_argument("--cpus", type=int, default=Size.cpus, help="of the guest (%(default)s)")
     parser.add_argument("--suite", default="", help="kernel of this Debian suite, such as trixie-backports")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import socket
+import struct
 from dataclasses import dataclass, field
 
 from .rails import Rails, sh
@@ -10,6 +13,8 @@ from .rails import Rails, sh
 DOWN, PORT_DOWN, DROP, REMOVED = "down", "port-down", "drop", "removed"
 KINDS = (DOWN, PORT_DOWN, DROP, REMOVED)
 _TABLE = "bridge r2ccl_guest"
+_REQUEST = struct.Struct("=16sh22x")  # struct ifreq: name, flags
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 @dataclass
@@ -25,9 +30,9 @@ class Breaker:
         silently loses what goes to it and comes from it; ``removed``: the NIC is pulled out of the machine."""
         nic, port = self.rails.nic(host, rail), self.rails.port(host, rail)
         if kind == DOWN:
-            sh(f"ip link set {nic} down")
+            switch(nic, False)
         elif kind == PORT_DOWN:
-            sh(f"ip link set {port} down")
+            switch(port, False)
         elif kind == DROP:
             self._drop(port)
         elif kind == REMOVED:
@@ -40,10 +45,10 @@ class Breaker:
         """Undoes ``strike``."""
         nic, port = self.rails.nic(host, rail), self.rails.port(host, rail)
         if kind == DOWN:
-            lines = [f"link set {nic} up", *self.rails.road_lines(host, rail)]
-            sh("ip -batch -", "\n".join(lines) + "\n")
+            switch(nic, True)
+            sh("ip -batch -", "\n".join(self.rails.road_lines(host, rail)) + "\n")
         elif kind == PORT_DOWN:
-            sh(f"ip link set {port} up")
+            switch(port, True)
         elif kind == DROP:
             sh(f"nft delete chain {_TABLE} {port}")
         elif kind == REMOVED:
@@ -79,3 +84,12 @@ class Breaker:
             f"add rule {_TABLE} {port} oifname {port} counter drop",
         ]
         sh("nft -f -", "\n".join(lines) + "\n")
+
+
+def switch(interface: str, up: bool) -> None:
+    """Switches an interface on or off, by the call itself: starting a program would take longer than its detection."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        answer = fcntl.ioctl(sock, _SIOCGIFFLAGS, _REQUEST.pack(interface.encode(), 0))
+        flags = _REQUEST.unpack(answer)[1]
+        flags = flags | _IFF_UP if up else flags & ~_IFF_UP
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, _REQUEST.pack(interface.encode(), flags))

@@ -120,7 +120,14 @@ def _qemu(kernel: Kernel, job: Path, log: Path, size: Size, outputs: Sequence[_O
     arguments += ["-nodefaults", "-no-user-config", "-nic", "none", "-display", "none", "-no-reboot"]
     arguments += ["-kernel", str(kernel.folder / "vmlinux"), "-initrd", str(kernel.folder / "initrd")]
     arguments += ["-append", _KERNEL_LINE]
-    arguments += ["-chardev", f"file,id=console,path={log}", "-serial", "chardev:console", "-device", "virtio-serial-pci"]
+    arguments += [
+        "-chardev",
+        f"file,id=console,path={log}",
+        "-serial",
+        "chardev:console",
+        "-device",
+        "virtio-serial-pci",
+    ]
     for output in outputs:
         fd, name = output.writer, output.name
         arguments += ["-add-fd", f"set={fd},fd={fd}"]

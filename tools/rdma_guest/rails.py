@@ -92,7 +92,7 @@ class Rails:
 
     def _nic_lines(self, host: int, rail: int) -> list[str]:
         nic, port, own = self.nic(host, rail), self.port(host, rail), self.address(host, rail)
-        lines = [
+        return [
             f"link add {nic} address {_mac(host, rail)} mtu {MTU} type veth peer name {port} mtu {MTU}",
             f"link set {port} master sw{rail}",
             f"link set {port} up",
@@ -100,7 +100,6 @@ class Rails:
             f"link set {nic} up",
             *self.road_lines(host, rail),
         ]
-        return lines
 
     def road_lines(self, host: int, rail: int) -> list[str]:
         """Routes and neighbours of a NIC, which the kernel forgets when it is switched off.

@@ -56,32 +56,29 @@ def read_machine(root: Path = SYSFS) -> Machine:
     return Machine(find_gpus(root), devices)
 
 
-def ways_from(gpu: Gpu, devices: Sequence[RdmaDevice], without: Collection[PortKey] = ()) -> tuple[Way, ...]:
-    """Every active port but those in ``without``, in the order in which a GPU should use them. Pure.
+def ways_from(gpu: Gpu, devices: Sequence[RdmaDevice], failed: Collection[PortKey] = ()) -> tuple[Way, ...]:
+    """Every active port but the ``failed`` ones, in the order in which a GPU should use them. Pure.
 
     The nearer class first. Within a class one port of each card before the second ones, since a card that dies takes
-    all of its ports along; and from the GPU's own number on, so that neighbours that see the same NICs begin with
-    different ones.
+    all of its ports along (a failed port counts, so its card's other ports come late); then the faster first. What is
+    equal begins with the GPU's own number, so that neighbours that see the same NICs do not all take the same one.
     """
     rate = port_rates(devices)
-    rounds: dict[PathClass, list[list[Way]]] = {}
+    equals: dict[tuple[PathClass, int, float], list[Way]] = {}
     seen: dict[str, int] = {}
     for device in devices:
         for port in device.ports:
-            if port.state != ACTIVE or (device.name, port.number) in without:
+            if port.state != ACTIVE:
                 continue
             card = device.place.card or device.name
-            turn = seen.get(card, 0)
-            seen[card] = turn + 1
+            turn = seen[card] = seen.get(card, -1) + 1
             way = Way(device.name, port.number, path_class(gpu.place, device.place), rate[device.name, port.number])
-            turns = rounds.setdefault(way.path, [])
-            turns.extend([] for _ in range(turn + 1 - len(turns)))
-            turns[turn].append(way)
-    ordered = []
-    for _, turns in sorted(rounds.items()):
-        for turn_ways in turns:
-            start = gpu.index % len(turn_ways) if turn_ways else 0
-            ordered += turn_ways[start:] + turn_ways[:start]
+            if way.key not in failed:
+                equals.setdefault((way.path, turn, -(way.mbps or 0.0)), []).append(way)
+    ordered: list[Way] = []
+    for _, ways in sorted(equals.items()):
+        start = gpu.index % len(ways)
+        ordered += ways[start:] + ways[:start]
     return tuple(ordered)
 
 
@@ -98,14 +95,18 @@ def weights(ways: Sequence[Way]) -> tuple[float, ...]:
 
 
 def port_rates(devices: Sequence[RdmaDevice]) -> dict[PortKey, float | None]:
-    """What every active port can carry, in Mb/s: the slot of a card is shared by its active ports."""
+    """What every port can carry, in Mb/s: the slot of a card is shared by its active ports.
+
+    Virtual functions tell of no slot; they share their card's port anyway.
+    """
     wanted: dict[str, float] = {}
     for device in devices:
-        card = device.place.card or device.name
-        wanted[card] = wanted.get(card, 0.0) + sum(port.mbps or 0 for port in device.ports if port.state == ACTIVE)
+        if device.slot_mbps:
+            card = device.place.card or device.name
+            wanted[card] = wanted.get(card, 0.0) + sum(port.mbps or 0 for port in device.ports if port.state == ACTIVE)
     rates: dict[PortKey, float | None] = {}
     for device in devices:
-        total = wanted[device.place.card or device.name]
+        total = wanted.get(device.place.card or device.name, 0.0)
         squeeze = min(1.0, device.slot_mbps / total) if device.slot_mbps and total else 1.0
         for port in device.ports:
             rates[device.name, port.number] = None if port.mbps is None else port.mbps * squeeze

@@ -33,7 +33,7 @@ def machine_values(machine: Machine, choices: Sequence[PortChoice] | None) -> di
                     "lid": port.lid,
                     "netdev": choice.netdev if choice else "",
                     "gid_index": gid.index if gid else None,
-                    "gid": gid.value if gid else "",
+                    "gid": (gid.ipv4 or gid.value) if gid else "",
                     "gid_type": gid.type if gid else "",
                     "left_out": choice.reason if choice else "",
                     **_place(device.place),

@@ -59,7 +59,10 @@ def place_of(root: Path, device: Path) -> Place:
 
 def slot_mbps(device: Path) -> int | None:
     """What the PCIe slot of a device can carry in one direction; None when sysfs does not say."""
-    speed, width = _SPEED.match(read_text(device / "current_link_speed") or ""), read_number(device / "current_link_width")
+    speed, width = (
+        _SPEED.match(read_text(device / "current_link_speed") or ""),
+        read_number(device / "current_link_width"),
+    )
     if speed is None or not width or width < 0:
         return None
     gigatransfers = float(speed[1])

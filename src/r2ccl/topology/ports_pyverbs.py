@@ -45,7 +45,7 @@ def _device(root: Path, name: str, context: Any) -> RdmaDevice:
 
 def _entries(context: Any) -> int:
     count = context.query_device().phys_port_cnt
-    return max(1, sum(context.query_port(number).gid_tbl_len for number in range(1, count + 1)))
+    return max(1, sum(int(context.query_port(number).gid_tbl_len) for number in range(1, count + 1)))
 
 
 def _port(context: Any, number: int, entries: list[Any]) -> RdmaPort:
