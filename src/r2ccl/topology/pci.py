@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,9 +74,15 @@ def slot_mbps(device: Path) -> int | None:
 def read_text(path: Path) -> str | None:
     """The stripped text of an attribute; None when it is absent or its driver refuses."""
     try:
-        return path.read_text(errors="replace").strip()
+        file = os.open(path, os.O_RDONLY)
     except OSError:
         return None
+    try:
+        return os.read(file, 1 << 16).decode(errors="replace").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def read_number(path: Path) -> int | None:

@@ -10,6 +10,8 @@ from .pci import place_of, read_number, read_text, slot_mbps
 from .ports import ETHERNET, IB, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort
 
 _RATE = re.compile(r"([0-9.]+) Gb/sec")
+_LARGEST_TABLE = 1 << 16
+_LONG_RUN = 64
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
@@ -43,14 +45,19 @@ def _port(folder: Path, number: int) -> RdmaPort:
 
 
 def _gids(folder: Path, layer: str) -> tuple[Gid, ...]:
+    """The table has hundreds of entries, most of them empty. The kernel fills the lowest free one, so that a long run
+    of empty ones is the end."""
     found = []
-    entries = folder / "gids"
-    indexes = sorted(int(p.name) for p in entries.iterdir() if p.name.isdigit()) if entries.is_dir() else []
-    for index in indexes:
-        text = read_text(entries / str(index))
-        kind = read_text(folder / "gid_attrs" / "types" / str(index))  # empty entries have none
-        if text is None or text == _NO_GID or not kind:
+    empty = 0
+    for index in range(_LARGEST_TABLE):
+        text = read_text(folder / "gids" / str(index))
+        if text is None or empty == _LONG_RUN:
+            break
+        kind = "" if text == _NO_GID else read_text(folder / "gid_attrs" / "types" / str(index))
+        if not kind:  # the kernel refuses to tell the type of an empty entry
+            empty += 1
             continue
+        empty = 0
         found.append(Gid(index, str(ipaddress.IPv6Address(text)), _type(kind, layer), _netdev(folder, index)))
     return tuple(found)
 
