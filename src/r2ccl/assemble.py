@@ -23,6 +23,7 @@ from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
 from .topology.model import RailInfo, RankInfo
+from .topology.rdma import speak_verbs
 
 log = logging.getLogger("r2ccl")
 _MAX_JOB = 64
@@ -84,7 +85,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
     door = Door.of(mesh.around, boot.secret) if mesh.around is not None else None
     if not config.recovery or not places:
         mesh.close()  # nobody dials again
-    monitor = Monitor(engine, mesh.around, places, config.recovery) if places and mesh.around is not None else None
+    monitor = Monitor(engine, mesh.around, places, config) if places and mesh.around is not None else None
     # Nobody sends before everybody listens.
     try:
         names = boot.all_gather("ready", (config.job or secrets.token_hex(4)).encode(), deadline)
@@ -114,6 +115,8 @@ def _connect(
     for rail in me.rails:
         watched = (0, "") if rail.is_loopback else (rail.ifindex, rail.address)
         engine.add_rail(rail.index, rail.name, *watched, float(rail.speed_mbps or 1))
+        if rail.rdma_device:
+            engine.set_rail_port(rail.index, rail.rdma_device, rail.rdma_port, rail.rdma_gid)
     for peer, fd in sorted(mesh.oob.items()):
         engine.add_control(peer, fd, cluster.same_host(me.rank, peer))
         engine.set_host(peer, cluster.host_of(peer).index)
@@ -130,10 +133,14 @@ def _connect(
     links = sorted([*mesh.links, *absent], key=order)
     places: list[Place] = []
     for link in links:
-        engine.add_tcp_link(link.peer, link.my_rail, link.fd)
+        verbs = speak_verbs(me.rails[link.my_rail], ranks[link.peer].rails[link.peer_rail])
+        add_link = engine.add_verbs_link if verbs else engine.add_tcp_link
+        add_link(link.peer, link.my_rail, link.fd)
         number = sum(place.peer == link.peer for place in places)
         places.append(Place(link.peer, number, link.my_rail, link.peer_rail))
     mesh.links.clear()
+    for warning in engine.take_warnings():
+        log.warning("%s", warning)
     for peer in sorted({link.peer for link in links}):
         speeds = [
             float(min(me.rails[li.my_rail].speed_mbps or 1, ranks[peer].rails[li.peer_rail].speed_mbps or 1))

@@ -35,6 +35,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         int32_t yield_when_spinning
         uint64_t trace_records
         const char* fault_script
+        const char* verbs_library
     ctypedef struct r2ccl_plan_desc:
         uint32_t lanes
         uint32_t op_count
@@ -93,6 +94,9 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     r2ccl_engine* r2ccl_engine_create(const r2ccl_settings*)
     int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, const char*, double)
     int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
+    int32_t r2ccl_add_verbs_link(r2ccl_engine*, int32_t, uint32_t, int)
+    int32_t r2ccl_set_rail_port(r2ccl_engine*, uint32_t, const char*, uint32_t, int32_t)
+    size_t r2ccl_take_warning(r2ccl_engine*, char*, size_t)
     int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t, int, uint64_t, int32_t)
     int32_t r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
     int32_t r2ccl_set_host(r2ccl_engine*, int32_t, int32_t)
@@ -383,6 +387,7 @@ cdef class Engine:
         cdef r2ccl_settings s
         memset(&s, 0, sizeof(s))
         script = config.fault_script.encode()
+        library = config.verbs_library.encode()
         s.rank = rank
         s.size = size
         s.chunk_bytes = config.chunk_bytes
@@ -397,6 +402,7 @@ cdef class Engine:
         s.yield_when_spinning = yield_when_spinning
         s.trace_records = config.trace_records if config.trace else 0
         s.fault_script = script
+        s.verbs_library = library
         self.core = r2ccl_engine_create(&s)
         if self.core == NULL:
             raise MemoryError("r2ccl: no memory for the native core")
@@ -427,6 +433,16 @@ cdef class Engine:
         if fd >= 0:
             self.sockets.append((fd, os.fstat(fd).st_ino))
         made(r2ccl_add_tcp_link(self.handle(), peer, rail, fd))
+
+    def set_rail_port(self, int rail, str device, int port, int gid_index):
+        """The RDMA port of a rail; gid_index -1: none (InfiniBand within a subnet)."""
+        made(r2ccl_set_rail_port(self.handle(), rail, device.encode(), port, gid_index))
+
+    def add_verbs_link(self, int peer, int rail, int fd):
+        """Over the rail's RDMA port; fd: a TCP connection between the rails. -1: it could not be connected yet."""
+        if fd >= 0:
+            self.sockets.append((fd, os.fstat(fd).st_ino))
+        made(r2ccl_add_verbs_link(self.handle(), peer, rail, fd))
 
     def add_shm_link(self, int peer, int memfd, uint64_t ring_bytes):
         if r2ccl_add_shm_link(self.handle(), peer, memfd, ring_bytes, self.rank < peer) != R2CCL_OK:
@@ -886,6 +902,17 @@ cdef class Engine:
         p.theirs = theirs
         with nogil:
             r2ccl_report_probe(core, &p)
+
+    def take_warnings(self):
+        """What the log should say of devices and limits."""
+        cdef char data[1024]
+        cdef size_t n
+        found = []
+        while True:
+            n = r2ccl_take_warning(self.handle(), data, sizeof(data))
+            if n == 0:
+                return found
+            found.append(data[:n].decode("utf-8", "replace"))
 
     def post_note(self, int peer, bytes note):
         """A message to the slow loop of a peer; it may come twice."""

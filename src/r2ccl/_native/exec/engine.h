@@ -31,6 +31,7 @@
 #include "r2ccl/r2ccl.h"
 #include "transport/link_watch.h"
 #include "transport/transport.h"
+#include "transport/verbs_link.h"
 
 namespace r2ccl {
 
@@ -42,6 +43,7 @@ struct LinkSlot {
       : link(std::move(l)), detector(floor_ns, factor) {}
 
   std::unique_ptr<Link> link;
+  bool verbs = false;  // made of queue pairs
   StallDetector detector;
   LinkRate rate;
   Probation probation;
@@ -122,6 +124,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // Before start.
   // ifindex 0: the interface is not watched. address: numeric text; empty: the address is not watched.
   void add_rail(uint32_t rail, std::string name, uint32_t ifindex, const char* address, double weight);
+  // The RDMA port of a rail; also later, when it has changed.
+  void set_rail_port(uint32_t rail, VerbsPort port);
+  // A link over a rail, from its connection; fd -1: it could not be connected yet, and may be reopened. verbs: over the
+  // rail's RDMA port.
+  void connect(int32_t peer, uint32_t rail, int fd, bool verbs);
   // down: it could not be connected yet, and may be reopened.
   void add_link(std::unique_ptr<Link> link, bool down = false);
   void add_control(int32_t peer, int fd, bool same_host);
@@ -163,6 +170,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t take_probes(r2ccl_probe* out, uint32_t capacity);
   void report_probe(const r2ccl_probe& probe);
   // Messages between the slow loops of two ranks: what they say is not the core's business.
+  // What the program's log should say of devices and limits; false: nothing.
+  bool take_warning(std::string* text);
   void post_note(int32_t peer, const void* bytes, uint32_t size);
   bool take_note(int32_t* peer, std::string* text);
   void wake_slow_loop();
@@ -181,6 +190,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
     std::string name;
     uint32_t ifindex = 0;
     double weight = 1;
+    VerbsPort port;
     InterfaceAddress address;
     bool carrier = true, addressed = true;
     bool up = true;
@@ -229,6 +239,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // engine.cc: calls, threads, waiting
   Call* new_call();
   void recycle(Call* call);
+  std::unique_ptr<Link> make_link(int32_t rank, uint32_t rail, int fd, const VerbsPort* port);
+  void warn(std::string text);
   bool watch_link(int32_t rank, const Link& link) noexcept;
   void run_thread();
   void take_submissions();
@@ -353,12 +365,13 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
 
   r2ccl_settings settings_;
   std::string script_;
+  VerbsDevices devices_;  // outlives the links
   Device& device_;
   uint32_t window_;  // chunks per peer that may be sent and not yet used up
   std::vector<Rail> rails_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this one
   std::vector<Link*> polled_;                 // every link
-  bool any_memory_link_ = false, any_descriptor_link_ = false;
+  bool any_memory_link_ = false, any_armed_link_ = false, any_descriptor_link_ = false;
   int epoll_ = -1, wake_fd_ = -1;
   LinkWatch watch_;
 
@@ -384,7 +397,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::vector<Peer*> dirty_peers_;
   std::vector<Call*> dirty_calls_;
   std::vector<Call*> finishing_;
-  std::vector<Peer*> memory_peers_;
+  std::vector<Peer*> memory_peers_, armed_peers_;  // those with a link in memory; with one that arms
   std::vector<Peer*> ack_peers_;
   uint32_t poll_count_ = 0;
   Nanoseconds next_tick_ns_ = 0, last_tick_ns_ = 0;
@@ -406,6 +419,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint64_t link_changes_ = 0, link_changes_seen_ = 0;
   std::vector<r2ccl_probe> probes_;                    // under wait_mutex_
   std::deque<std::pair<int32_t, std::string>> notes_;  // likewise
+  std::deque<std::string> warnings_;                   // likewise
   std::atomic<bool> prober_{false};                    // somebody takes probes
   std::atomic<uint32_t> waiters_{0};                   // want the lock, which the engine's thread shall leave
   std::atomic<uint32_t> wanted_{0};                    // of these, the ones that a driving caller leaves it to

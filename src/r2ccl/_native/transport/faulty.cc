@@ -75,6 +75,11 @@ class FaultyLink final : public Link, LinkEvents {
   uint64_t progress() noexcept override { return inner_->progress(); }
   uint64_t round_trip_ns() noexcept override { return inner_->round_trip_ns(); }
   bool written() const noexcept override { return inner_->written(); }
+  uint32_t unwritten() const noexcept override { return inner_->unwritten(); }
+  bool linger() noexcept override { return inner_->linger(); }
+  bool arms() const noexcept override { return inner_->arms(); }
+  bool prepare_sleep() noexcept override { return inner_->prepare_sleep(); }
+  void awake() noexcept override { inner_->awake(); }
   bool lossless() const noexcept override { return false; }
   int fd() const noexcept override { return inner_->fd(); }
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
