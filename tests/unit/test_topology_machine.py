@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from topology_trees import FIXTURES, listings, tree
 
+from r2ccl.config import Config
 from r2ccl.errors import InvalidArgument
 from r2ccl.topology import cli, ports_sysfs
+from r2ccl.topology.discover import choose_rails
 from r2ccl.topology.interface import find_interfaces
 from r2ccl.topology.machine import Machine, Way, port_rates, read_machine, ways_from, weights
 from r2ccl.topology.nccl_xml import MAX_DEPTH, parse_nccl_xml, read_nccl_xml
@@ -17,6 +20,7 @@ from r2ccl.topology.pci import Gpu, slot_mbps
 from r2ccl.topology.place import PathClass, Place, path_class
 from r2ccl.topology.port_choice import PortChoice, judge_ports
 from r2ccl.topology.ports import ACTIVE, RdmaDevice, RdmaPort
+from r2ccl.topology.rdma import RdmaRail, add_rdma, port_of
 from r2ccl.topology.sysfs_links import links_of_tree
 
 pytestmark = pytest.mark.timeout(30)
@@ -107,6 +111,23 @@ def test_case_12_a_container_sees_ports_whose_interfaces_are_elsewhere(tmp_path:
     assert choice["mlx5_3"].reason == "its interface net1 is not in this network namespace", "another function's net1"
     found = read_machine(tmp_path)
     assert set(port_rates(found.devices).values()) == {100_000}, "a slot of 252 Gb/s is enough for both ports"
+
+
+def test_rails_find_their_rdma_ports(tmp_path: Path) -> None:
+    root = tree("virtual-functions", tmp_path)
+    devices = ports_sysfs.read_devices(root)
+    rails = choose_rails(find_interfaces(root, links_of_tree(root, devices)), Config()).rails
+    kept, left = add_rdma(rails, Config(transport="verbs"), root)
+    assert [(r.name, r.rdma_device, r.rdma_port, r.rdma_gid, r.rdma_layer) for r in kept] == [
+        ("net1", "mlx5_2", 1, 3, "Ethernet")
+    ]
+    assert left == []
+    named = Config(transport="verbs", rdma_devices="net1=mlx5_3:1:5")
+    assert port_of(rails[0], named, root) == RdmaRail("mlx5_3", 1, 5, "Ethernet")
+    other = replace(rails[0], name="eth0", pci_path=None, address="10.0.7.7")
+    assert port_of(other, Config(), root) is None, "a name that shows through from another namespace is no proof"
+    assert add_rdma((other,), Config(transport="verbs"), root)[0] == ()
+    assert add_rdma((other,), Config(), root)[0] == (other,)
 
 
 def test_a_machine_that_tells_no_numa_node(tmp_path: Path) -> None:

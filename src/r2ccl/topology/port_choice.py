@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .interface import Interface
-from .ports import ACTIVE, ETHERNET, INFINIBAND, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort
+from .ports import ACTIVE, ETHERNET, INFINIBAND, ROCE_V2, Gid, RdmaDevice, RdmaPort
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,32 @@ def judge_ports(devices: Sequence[RdmaDevice], interfaces: Sequence[Interface]) 
     return tuple(_judge(device, port, known) for device in devices for port in device.ports)
 
 
-def best_gid(port: RdmaPort, interface: Interface, own_card: bool = False) -> Gid | None:
-    """The GID to use through an interface: RoCE v2 of an IPv4 address, then of an IPv6 one, then link-local; then v1.
+def best_gid(port: RdmaPort, netdev: str, addresses: Sequence[str], own_card: bool = False) -> Gid | None:
+    """The GID to use through an interface with these addresses, the preferred ones first: RoCE v2, which can be routed,
+    before v1; then in the order of the addresses; link-local ones last.
 
-    Only GIDs that the interface has an address for: in a container another interface of that name may show through.
-    ``own_card``: it is certain that the interface is the port's, so its link-local GIDs, which stand for its MAC, will do.
+    Only GIDs of an address of the interface: in a container another interface of that name may show through.
+    ``own_card``: it is certain that the interface is the port's, so its link-local GIDs, which stand for its MAC, will
+    do. ``netdev`` empty: any.
     """
-    addresses = {address.text for address in interface.addresses if address.usable}
-    own = [gid for gid in port.gids if gid.netdev == interface.name]
-    valid = [gid for gid in own if (gid.ipv4 or gid.value) in addresses or (own_card and gid.is_link_local)]
-    return min(valid, key=_rank, default=None)
+    place = {address: number for number, address in enumerate(addresses)}
+
+    def rank(gid: Gid) -> tuple[bool, bool, int, int]:
+        return gid.type != ROCE_V2, gid.is_link_local, place.get(gid.ipv4 or gid.value, len(place)), gid.index
+
+    own = [gid for gid in port.gids if netdev in ("", gid.netdev)]
+    valid = [gid for gid in own if (gid.ipv4 or gid.value) in place or (own_card and gid.is_link_local)]
+    return min(valid, key=rank, default=None)
 
 
-def _rank(gid: Gid) -> tuple[bool, bool, bool, int]:
-    return gid.type != ROCE_V2, gid.is_link_local, not gid.ipv4, gid.index
+def may_be_of(device: RdmaDevice, pci_path: str | None) -> bool:
+    """Whether an interface at this PCI address can be the device's: bonds, VLANs and soft devices have no address."""
+    return not device.place.bus_id or not pci_path or pci_path == device.place.bus_id
+
+
+def is_of(device: RdmaDevice, pci_path: str | None) -> bool:
+    """Whether it certainly is."""
+    return bool(device.place.bus_id) and pci_path == device.place.bus_id
 
 
 def _judge(device: RdmaDevice, port: RdmaPort, known: dict[str, Interface]) -> PortChoice:
@@ -58,13 +70,11 @@ def _judge(device: RdmaDevice, port: RdmaPort, known: dict[str, Interface]) -> P
         return out("no GID that belongs to an interface")
     for name in port.netdevs:
         interface = known.get(name)
-        bus_id = device.place.bus_id
-        if interface is None or (bus_id and interface.pci_path and interface.pci_path != bus_id):
+        if interface is None or not may_be_of(device, interface.pci_path):
             continue
-        gid = best_gid(port, interface, own_card=bool(bus_id) and interface.pci_path == bus_id)
+        usable = sorted((a for a in interface.addresses if a.usable), key=lambda a: (a.is_link_local, a.family))
+        gid = best_gid(port, name, [a.text for a in usable], own_card=is_of(device, interface.pci_path))
         if gid is None:
             return out(f"no GID for an address of {name}", name)
-        if gid.type == ROCE_V1:
-            return out("RoCE v1 only: it passes no router and is not used", name)
         return PortChoice(device.name, port.number, name, gid)
     return out(f"its interface {port.netdevs[0]} is not in this network namespace", port.netdevs[0])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from .model import ETHERNET as ETHERNET
+from .model import INFINIBAND as INFINIBAND
 from .place import Place
 
-INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 ACTIVE = "ACTIVE"
 IB, ROCE_V1, ROCE_V2 = "IB", "RoCE v1", "RoCE v2"
 # Port speed codes of the InfiniBand specification (PortInfo) and of its annexes -> Mb/s of one lane.

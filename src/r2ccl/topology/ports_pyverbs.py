@@ -62,7 +62,7 @@ def _port(context: Any, number: int, entries: list[Any]) -> RdmaPort:
 
 
 def _gid(entry: Any) -> Gid:
-    value = str(ipaddress.IPv6Address(str(entry.gid)))
+    value = str(ipaddress.IPv6Address(entry.gid_str()))
     return Gid(entry.gid_index, value, _TYPES.get(entry.gid_type, ""), _name(entry.ndev_ifindex))
 
 

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import ipaddress
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Config
 from ..errors import InvalidArgument
+from .interface import SYSFS
 from .model import ETHERNET, INFINIBAND, LeftOut, RailInfo
-
-log = logging.getLogger("r2ccl.topology")
-
-SYSFS = Path("/sys")
-_ZERO_GID = ipaddress.IPv6Address(0)
+from .pci import read_number
+from .port_choice import best_gid, is_of, may_be_of
+from .ports import RdmaDevice
+from .ports_sysfs import read_devices
 
 
 @dataclass(frozen=True)
-class RdmaPort:
-    """A port of an RDMA device. ``gid_index`` -1: peers are named by local identifiers (InfiniBand)."""
+class RdmaRail:
+    """The port of a rail. ``gid_index`` -1: peers are named by local identifiers (InfiniBand)."""
 
     device: str
     port: int
     gid_index: int
     layer: str
-
-
-@dataclass(frozen=True)
-class GidEntry:
-    """A line of a port's table of global identifiers."""
-
-    index: int
-    gid: ipaddress.IPv6Address
-    kind: str
-    interface: str
 
 
 def add_rdma(
@@ -44,10 +32,11 @@ def add_rdma(
     """The rails with their RDMA ports filled in; with ``transport="verbs"`` those without one are left out."""
     if config.transport == "tcp":
         return rails, []
+    devices = read_devices(root)
     kept: list[RailInfo] = []
     left = []
     for rail in rails:
-        port = port_of(rail, config, root)
+        port = port_of(rail, config, root, devices)
         if port is not None:
             kept.append(with_port(rail, port))
         elif config.transport == "auto":
@@ -57,7 +46,7 @@ def add_rdma(
     return tuple(replace(rail, index=i) for i, rail in enumerate(kept)), left
 
 
-def with_port(rail: RailInfo, port: RdmaPort) -> RailInfo:
+def with_port(rail: RailInfo, port: RdmaRail) -> RailInfo:
     """The rail over that port."""
     return replace(rail, rdma_device=port.device, rdma_port=port.port, rdma_gid=port.gid_index, rdma_layer=port.layer)
 
@@ -67,29 +56,40 @@ def speak_verbs(a: RailInfo, b: RailInfo) -> bool:
     return bool(a.rdma_device and b.rdma_device) and a.rdma_layer == b.rdma_layer
 
 
-def port_of(rail: RailInfo, config: Config, root: Path = SYSFS) -> RdmaPort | None:
-    """The RDMA port of a rail as it is now; None: there is none."""
+def port_of(
+    rail: RailInfo, config: Config, root: Path = SYSFS, devices: Sequence[RdmaDevice] | None = None
+) -> RdmaRail | None:
+    """The RDMA port of a rail as it is now; None: there is none. ``devices``: what was read of ``root`` already."""
     given = chosen_ports(config.rdma_devices).get(rail.name)
-    if given is not None:
-        device, port, gid_index = given
-        layer = _text(_port_folder(root, device, port) / "link_layer") or ETHERNET
-        if gid_index is None:
-            best = _best_gid(read_gids(_port_folder(root, device, port)), rail)
-            gid_index = best.index if best is not None else -1 if layer == INFINIBAND else 0
-        return RdmaPort(device, port, gid_index, layer)
-    if rail.is_loopback:
+    if given is None and rail.is_loopback:
         return None
-    for device, port in _ports(root):
-        folder = _port_folder(root, device, port)
-        if (_text(folder / "link_layer") or "") == INFINIBAND:
-            if (device, port) == _device_of_interface(root, rail.name):
-                return RdmaPort(device, port, -1, INFINIBAND)
-            continue
-        entries = [entry for entry in read_gids(folder) if entry.interface == rail.name]
-        best = _best_gid(entries, rail)
-        if best is not None:
-            return RdmaPort(device, port, best.index, ETHERNET)
+    devices = read_devices(root) if devices is None else devices
+    if given is not None:
+        return _given_port(rail, given, devices)
+    addresses = [rail.address.partition("%")[0], *(text.rpartition("/")[0] for text in rail.others)]
+    for device in devices:
+        for port in device.ports:
+            if port.link_layer == INFINIBAND:
+                if (device.name, port.number) == _port_of_ipoib(root, rail.name):
+                    return RdmaRail(device.name, port.number, -1, INFINIBAND)
+            elif may_be_of(device, rail.pci_path):
+                gid = best_gid(port, rail.name, addresses, own_card=is_of(device, rail.pci_path))
+                if gid is not None:
+                    return RdmaRail(device.name, port.number, gid.index, ETHERNET)
     return None
+
+
+def _given_port(rail: RailInfo, given: tuple[str, int, int | None], devices: Sequence[RdmaDevice]) -> RdmaRail:
+    """What ``Config.rdma_devices`` says, whatever sysfs knows of it."""
+    name, number, gid_index = given
+    ports = [port for device in devices if device.name == name for port in device.ports if port.number == number]
+    layer = ports[0].link_layer if ports else ETHERNET
+    if gid_index is None and ports:
+        best = best_gid(ports[0], "", [rail.address.partition("%")[0]], own_card=True)
+        gid_index = best.index if best is not None else None
+    if gid_index is None:
+        gid_index = -1 if layer == INFINIBAND else 0
+    return RdmaRail(name, number, gid_index, layer or ETHERNET)
 
 
 def chosen_ports(text: str) -> dict[str, tuple[str, int, int | None]]:
@@ -113,58 +113,8 @@ def chosen_ports(text: str) -> dict[str, tuple[str, int, int | None]]:
     return found
 
 
-def read_gids(port_folder: Path) -> list[GidEntry]:
-    """The entries of a port's table that are in use."""
-    found = []
-    for path in sorted((port_folder / "gids").glob("*"), key=lambda p: int(p.name) if p.name.isdigit() else -1):
-        text = _text(path)
-        try:
-            gid = ipaddress.IPv6Address(text or "::")
-            index = int(path.name)
-        except ValueError:
-            continue
-        if gid == _ZERO_GID:
-            continue
-        attributes = port_folder / "gid_attrs"
-        kind = _text(attributes / "types" / path.name) or ""
-        found.append(GidEntry(index, gid, kind, _text(attributes / "ndevs" / path.name) or ""))
-    return found
-
-
-def _best_gid(entries: Iterable[GidEntry], rail: RailInfo) -> GidEntry | None:
-    """RoCE v2 (it can be routed) before v1, the rail's own address before others, IPv4 ones before the rest."""
-    own = ipaddress.ip_address(rail.address.partition("%")[0])
-
-    def rank(entry: GidEntry) -> tuple[bool, bool, bool, int]:
-        mapped = entry.gid.ipv4_mapped
-        return ("v2" not in entry.kind, (mapped or entry.gid) != own, mapped is None, entry.index)
-
-    return min(entries, key=rank, default=None)
-
-
-def _ports(root: Path) -> Iterator[tuple[str, int]]:
-    for device in sorted((root / "class" / "infiniband").glob("*")):
-        for port in sorted((device / "ports").glob("*")):
-            if port.name.isdigit():
-                yield device.name, int(port.name)
-
-
-def _port_folder(root: Path, device: str, port: int) -> Path:
-    return root / "class" / "infiniband" / device / "ports" / str(port)
-
-
-def _device_of_interface(root: Path, name: str) -> tuple[str, int] | None:
+def _port_of_ipoib(root: Path, name: str) -> tuple[str, int] | None:
     """The port below an IPoIB interface."""
     folder = root / "class" / "net" / name
     devices = sorted((folder / "device" / "infiniband").glob("*"))
-    if not devices:
-        return None
-    number = _text(folder / "dev_port") or "0"
-    return devices[0].name, (int(number) if number.isdigit() else 0) + 1
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:  # an empty entry of the table is refused, not empty
-        return None
+    return (devices[0].name, (read_number(folder / "dev_port") or 0) + 1) if devices else None
