@@ -17,6 +17,8 @@ from r2ccl.testing import RankGroup
 
 from .rails import Rails
 
+# An emulated machine moves a hundredth of what a real one does, with pauses of its own: so smaller chunks, more patience.
+SLOW = {"chunk_bytes": 64 << 10, "stall_floor_ms": 400.0}
 PERIOD = 2  # iteration i has the data of i % PERIOD; the first ones are what later ones must equal, bit by bit
 Array = np.ndarray[Any, Any]
 
@@ -54,16 +56,16 @@ class Counters:
 
 
 class Traffic:
-    """A context manager. ``hosts``: one rank on each of the first so many hosts."""
+    """A context manager. ``hosts``: one rank on each of the first so many hosts. ``pause_s``: between iterations."""
 
-    def __init__(self, rails: Rails, hosts: int, count: int = 1 << 18, **settings: Any) -> None:
+    def __init__(self, rails: Rails, hosts: int, count: int = 1 << 17, pause_s: float = 0.0, **settings: Any) -> None:
         self.rails = rails
         self.counters = Counters(hosts)
 
         def config(rank: int) -> Config:
             return rank_config(rails, rank, **settings)
 
-        self._group = RankGroup(_rank, hosts, config=config, args=(self.counters, count))
+        self._group = RankGroup(_rank, hosts, config=config, args=(self.counters, count, pause_s))
 
     def __enter__(self) -> Traffic:
         return self
@@ -100,7 +102,7 @@ class Traffic:
 def rank_config(rails: Rails, host: int, **settings: Any) -> Config:
     """Settings of a rank on an emulated host: its NICs, and an identity that makes it one."""
     values = {"rails": rails.nics(host), "host_id": f"host{host}", "transport": "verbs", "deterministic": True}
-    return Config(**{**values, **settings})
+    return Config(**{**values, **SLOW, **settings})
 
 
 def packets_sent(device: str) -> int:
@@ -116,13 +118,14 @@ def noise(rank: int, count: int, salt: int) -> Array:
     return bits.view(np.float32)
 
 
-def _rank(comm: Communicator, counters: Counters, count: int) -> RankReport:
+def _rank(comm: Communicator, counters: Counters, count: int, pause_s: float) -> RankReport:
     report = RankReport(comm.rank)
     wanted: dict[int, list[bytes]] = {}
     over = np.zeros(1, np.int32)
     inputs = [noise(comm.rank, count, salt) for salt in range(PERIOD)]
     block = count // comm.size
     while not over[0]:
+        time.sleep(pause_s)
         salt = report.iterations % PERIOD
         begin = time.monotonic()
         reduced, exchanged = inputs[salt].copy(), np.full(block * comm.size, np.nan, np.float32)

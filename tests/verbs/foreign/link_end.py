@@ -71,7 +71,9 @@ class LinkEnd:
         at = self.out_control + slot * self.control_bytes
         block = self.head(len(header) + len(payload)) + header + payload
         self.queue.mr.write(block, len(block), at)
-        self.queue.write(at, len(block), self.control_at + slot * self.control_bytes, self.rkey, imm(KIND_CONTROL, slot))
+        self.queue.write(
+            at, len(block), self.control_at + slot * self.control_bytes, self.rkey, imm(KIND_CONTROL, slot)
+        )
         self.control_sent += 1
 
     def take(self, timeout_s=10.0):
@@ -147,7 +149,9 @@ def main():
             header, payload = got[sent]
             end.send_chunk(header, payload.translate(FLIPPED))
             sent += 1
-    print(f"{len(got)} chunks of {sum(len(p) for _, p in got)} bytes taken, {sent} sent, {len(end.confirmed)} confirmed")
+    print(
+        f"{len(got)} chunks of {sum(len(p) for _, p in got)} bytes taken, {sent} sent, {len(end.confirmed)} confirmed"
+    )
     sock.close()
 
 
