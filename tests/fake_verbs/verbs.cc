@@ -113,8 +113,9 @@ int post_one(Context& context, Qp& qp, const ibv::SendWr& wr) {
   qp.work.push_back(std::move(work));
   for (Fault& fault : context.script.faults()) {
     if (fault.done || fault.by_time) continue;
-    if (fault.kind == "no-memory" || fault.kind == "no-qp" || fault.after_writes-- != 0) continue;
-    fault.done = true;
+    if (fault.kind == "no-memory" || fault.kind == "no-qp" || qp.work.empty()) continue;
+    if (qp.work.back().total < fault.min_bytes || fault.after_writes-- != 0) continue;
+    context.script.struck(fault);
     context.strike(fault, &qp);
   }
   return 0;

@@ -299,7 +299,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void flush_acks(bool idle);
   void goodbye(Peer& peer, const FrameHeader& header, const uint8_t* payload);
   void say_goodbye(uint16_t status, const std::string& words);
-  void suspect(Peer& peer, uint32_t link, uint32_t cause);
+  void suspect(Peer& peer, uint32_t link, uint32_t cause, uint64_t value = 0);
   void carry_out(Peer& peer);
   void fence(Peer& peer, uint32_t link);
   void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);

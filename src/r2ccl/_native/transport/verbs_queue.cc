@@ -152,7 +152,10 @@ bool VerbsQueue::concerns(const ibv::AsyncEvent& event) const noexcept {
 int VerbsQueue::check_port() const noexcept {
   const ibv::Api& api = device_->api();
   ibv::PortAttr now{};
-  if (api.query_port(device_->context(), port_.port, &now) != 0) return ENODEV;
+  if (api.query_port(device_->context(), port_.port, &now) != 0) {
+    device_->mark_dead();
+    return ENODEV;
+  }
   if (now.state != ibv::kPortActive) return ENETDOWN;
   if (now.lid != port_attr_.lid) return EADDRNOTAVAIL;
   if (port_.gid_index < 0) return 0;
