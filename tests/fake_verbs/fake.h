@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -108,6 +109,9 @@ struct Context : ibv::Context {
   std::map<uint32_t, Qp*> qps;
   std::map<uint32_t, Mr*> mrs;
   uint64_t pinned_bytes = 0;
+  // What was sent from elsewhere than its head, and the keys of that memory.
+  uint64_t borrowed_bytes = 0;
+  std::set<uint32_t> borrowed_keys;
 
   // With the mutex held:
   void run_timers(Nanoseconds now);

@@ -14,7 +14,7 @@
 //   gid-change the port's identifiers change, with an event
 //   silent     nothing gets through any more, in silence; for_ms as above
 //   no-memory  registrations beyond limit_kb together are refused
-//   no-qp      queue pairs cannot be made
+//   no-qp      queue pairs cannot be made, after the first after_writes
 // after_writes: with the n-th write of min_bytes or more that is posted on the device, counted from 0; after_ms: so
 // long after it was opened.
 //

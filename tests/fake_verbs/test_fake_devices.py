@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import r2ccl
-from r2ccl import Cause, Event, EventKind
+from r2ccl import Cause, Config, Event, EventKind
 from r2ccl.testing import run_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -60,15 +61,18 @@ def calls_until(comm: r2ccl.Communicator, least_s: float, back: bool) -> Seen:
     return seen
 
 
-def under(script: str, n: int = 2, least_s: float = 0.5, back: bool = False, rails: int = 2, **env: str) -> list[Seen]:
-    """Runs ranks, a host each, whose devices carry out the script."""
+def under(
+    script: str, n: int = 2, least_s: float = 0.5, back: bool = False, rails: int = 2, **settings: Any
+) -> list[Seen]:
+    """Runs ranks, a host each, whose devices carry out the script. settings: of Config."""
     return run_ranks(
         calls_until,
         n,
         hosts=n,
         rails=rails,
         args=(least_s, back),
-        env={"FAKE_VERBS_SCRIPT": script, **env},
+        config=Config.from_env(**settings),
+        env={"FAKE_VERBS_SCRIPT": script},
         timeout_s=50,
     )
 
@@ -130,8 +134,9 @@ def test_a_late_write_that_lands_before_the_fence(over_fake_verbs: Path) -> None
 
 @pytest.mark.parametrize("write", [11, 12, 13, 14, 40])
 def test_a_lost_immediate(write: int, over_fake_verbs: Path) -> None:
-    """The sender has its completion; the order of slots, or silence, tells the receiver."""
-    seen = under(f"device=fake1 rank=0 kind=lost-imm after_writes={write}", back=True)
+    """The sender has its completion; the order of slots, or silence, tells the receiver. (Credits, of no bytes, are
+    cumulative: losing one costs nothing.)"""
+    seen = under(f"device=fake1 rank=0 kind=lost-imm min_bytes=1 after_writes={write}", back=True)
     assert_struck(over_fake_verbs, "lost-imm")
     suspicions(seen, rail=1)
 
@@ -189,14 +194,14 @@ def warnings(tmp_path: Path) -> Iterator[Path]:
     handler.close()
 
 
-@pytest.mark.parametrize("limit_kb", [0, 1000, 3000])
+@pytest.mark.parametrize("limit_kb", [4, 1000, 3000])
 def test_too_little_memory(limit_kb: int, over_fake_verbs: Path, warnings: Path) -> None:
     """Fewer slots; with none at all the other rail carries everything. The log says what helps."""
     seen = under(f"device=fake1 rank=0 kind=no-memory limit_kb={limit_kb}", least_s=0.3)
     assert_struck(over_fake_verbs, "no-memory")
     text = warnings.read_text()
     assert "ulimit -l" in text
-    if limit_kb:
+    if limit_kb > 4:  # a page is enough for the try that comes first
         assert "slots for a peer instead of" in text
         assert all(s.states == ["up", "up"] for s in seen)
         assert not any(s.of(EventKind.LINK_SUSPECT) for s in seen)
@@ -206,10 +211,29 @@ def test_too_little_memory(limit_kb: int, over_fake_verbs: Path, warnings: Path)
 
 
 def test_a_device_without_queue_pairs(over_fake_verbs: Path, warnings: Path) -> None:
-    seen = under("device=fake0 rank=1 kind=no-qp", least_s=0.3)
+    seen = under("device=fake0 rank=1 kind=no-qp after_writes=1", least_s=0.3)
     assert_struck(over_fake_verbs, "no-qp")
     assert "a queue pair on fake0 cannot be made" in warnings.read_text()
     assert all(s.states[1] == "up" != s.states[0] for s in seen)
+
+
+@pytest.mark.parametrize("transport", ["auto", "verbs"])
+def test_a_port_that_cannot_be_used(transport: str, over_fake_verbs: Path, warnings: Path) -> None:
+    """It is found out at the start: the rail goes over TCP, or is left out, at both ends alike."""
+    seen = under("device=fake0 rank=1 kind=no-qp", least_s=0.1, transport=transport)
+    assert_struck(over_fake_verbs, "no-qp")
+    text = warnings.read_text()
+    assert "a queue pair on fake0 cannot be made" in text
+    assert ("is left out" in text) == (transport == "verbs")
+    assert all(s.states == ["up"] * (1 if transport == "verbs" else 2) for s in seen)
+
+
+@pytest.mark.parametrize("library", ["/nowhere/libibverbs.so", "libc.so.6"])
+def test_without_the_library(library: str, warnings: Path) -> None:
+    """Rails whose devices cannot be reached go over TCP."""
+    seen = under("", least_s=0.1, transport="auto", verbs_library=library)
+    assert all(s.states == ["up", "up"] for s in seen)
+    assert warnings.read_text().count("goes over TCP") == 4
 
 
 def test_a_fault_that_never_strikes_is_noticed(over_fake_verbs: Path) -> None:

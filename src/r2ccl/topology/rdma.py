@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Config
 from ..errors import InvalidArgument
-from .model import ETHERNET, INFINIBAND, LeftOut, RailInfo
+from .model import ETHERNET, INFINIBAND, MAX_LEFT_OUT, MAX_TEXT, LeftOut, RailInfo, RankInfo
 
 log = logging.getLogger("r2ccl.topology")
 
@@ -60,6 +60,29 @@ def add_rdma(
 def with_port(rail: RailInfo, port: RdmaPort) -> RailInfo:
     """The rail over that port."""
     return replace(rail, rdma_device=port.device, rdma_port=port.port, rdma_gid=port.gid_index, rdma_layer=port.layer)
+
+
+def drop_unusable(info: RankInfo, config: Config, try_port: Callable[[str, str, int, int], str]) -> RankInfo:
+    """The rank without the RDMA ports that it cannot use; ``try_port`` says why, or nothing.
+
+    A rail whose port is no good is one without a port: over TCP, or left out with ``transport="verbs"``.
+    """
+    rails: list[RailInfo] = []
+    left = list(info.left_out)
+    for rail in info.rails:
+        why = ""
+        if rail.rdma_device:
+            why = try_port(config.verbs_library, rail.rdma_device, rail.rdma_port, rail.rdma_gid)
+        if not why:
+            rails.append(rail)
+        elif config.transport == "verbs":
+            log.warning("rail %s is left out: %s", rail.name, why)
+            left.append(LeftOut(rail.name, why[:MAX_TEXT]))
+        else:
+            log.warning("rail %s goes over TCP: %s", rail.name, why)
+            rails.append(with_port(rail, RdmaPort("", 0, -1, "")))
+    numbered = tuple(replace(rail, index=i) for i, rail in enumerate(rails))
+    return replace(info, rails=numbered, left_out=tuple(left[-MAX_LEFT_OUT:]))
 
 
 def speak_verbs(a: RailInfo, b: RailInfo) -> bool:

@@ -99,4 +99,12 @@ std::shared_ptr<VerbsDevice> VerbsDevices::get(const std::string& name, std::str
   return device;
 }
 
+std::vector<std::shared_ptr<VerbsDevice>> VerbsDevices::open() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<VerbsDevice>> found;
+  for (const auto& known : devices_)
+    if (auto device = known.lock(); device && !device->dead()) found.push_back(std::move(device));
+  return found;
+}
+
 }  // namespace r2ccl

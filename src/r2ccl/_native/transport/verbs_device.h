@@ -25,7 +25,7 @@ class DeviceListener {
   virtual void device_event(const ibv::AsyncEvent& event) noexcept = 0;
 };
 
-class VerbsDevice {
+class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
  public:
   // nullptr, and *error (an errno), where it is not there or cannot be opened.
   static std::shared_ptr<VerbsDevice> open(std::shared_ptr<const ibv::Api> api, const std::string& name,
@@ -74,6 +74,8 @@ class VerbsDevices {
 
   // Opens it when it is not open, or dead. nullptr, and *why.
   std::shared_ptr<VerbsDevice> get(const std::string& name, std::string* why);
+  // Those that are open and well.
+  std::vector<std::shared_ptr<VerbsDevice>> open();
 
  private:
   std::string library_;

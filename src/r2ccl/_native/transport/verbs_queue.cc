@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/verbs_slots.h"
+
 namespace r2ccl {
 
 namespace {
@@ -180,6 +182,20 @@ bool VerbsQueue::destroy() noexcept {
   if (channel_) api.destroy_comp_channel(channel_);
   channel_ = nullptr;
   return clean;
+}
+
+std::string try_port(const std::string& library, const VerbsPort& port) {
+  VerbsDevices devices(library);
+  std::string why;
+  auto device = devices.get(port.device, &why);
+  if (!device) return why;
+  int error = 0;
+  const VerbsSlots::Layout page{1, 4096, 0, 0};
+  if (!VerbsSlots::make(device, page, true, &error))
+    return "no memory can be registered with " + port.device + ": " + std::strerror(error);
+  if (!VerbsQueue::create(device, port, 16, 16, &error) && error != ENETDOWN)
+    return "a queue pair on " + port.device + " cannot be made: " + std::strerror(error);
+  return {};
 }
 
 int error_of_completion(int status) noexcept {
