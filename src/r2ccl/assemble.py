@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from ._native.core import Engine
+from ._native.core import Engine, try_port
 from .bootstrap import Bootstrap, Deadline, resolve
 from .bootstrap.agree import check_agreed
 from .bootstrap.door import Door
@@ -23,7 +23,7 @@ from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
 from .topology.model import RailInfo, RankInfo
-from .topology.rdma import speak_verbs
+from .topology.rdma import drop_unusable, speak_verbs
 
 log = logging.getLogger("r2ccl")
 _MAX_JOB = 64
@@ -61,7 +61,7 @@ def assemble(via: Any, config: Config) -> Parts:
 def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Parts:
     rank, size = boot.rank, boot.size
     check_agreed(boot, config, deadline)
-    me = describe_self(config, rank)
+    me = drop_unusable(describe_self(config, rank), config, try_port)
     answers = boot.all_gather("topology", me.to_bytes(), deadline)
     ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
     cluster = Cluster.of(ranks)

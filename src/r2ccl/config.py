@@ -30,6 +30,7 @@ class Config:
         rdma_devices: the RDMA port of a rail where discovery shall not choose it, ``RAIL=DEVICE[:PORT[:GID_INDEX]]``,
             comma-separated.
         verbs_library: file name of libibverbs; empty: ``libibverbs.so.1``.
+        register_bytes: most memory that ``Communicator.register`` may pin, each buffer counted for every RDMA device.
 
     Waiting
         init_timeout_s: deadline of ``init``; ranks that are missing then are named.
@@ -82,6 +83,7 @@ class Config:
     transport: str = "auto"
     rdma_devices: str = ""
     verbs_library: str = ""
+    register_bytes: int = 64 << 30
 
     init_timeout_s: float = 60.0
     timeout_s: float = 600.0
@@ -211,6 +213,7 @@ _LOWEST: dict[str, float] = {
     "chunk_bytes": 4 * KIB,
     "eager_bytes": 0,
     "shm_ring_bytes": 64 * KIB,
+    "register_bytes": 0,
     "stall_floor_ms": 1.0,
     "stall_factor": 1.0,
     "heartbeat_ms": 0.0,

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,6 +77,7 @@ struct Work {
   uint64_t id = 0, number = 0;
   int opcode = 0;
   bool signaled = false, lost_imm = false;
+  int refusal = 0;  // it is not sent, and completes with this status when its turn comes
   uint32_t imm = 0, rkey = 0, total = 0, sent = 0, psn = 0;
   uint64_t address = 0;
   std::vector<ibv::Sge> sges;
@@ -95,13 +97,6 @@ struct Qp : ibv::Qp {
   bool ack_due = false;
 };
 
-// Data that is late on its way: it leaves when it is due, whatever has become of its queue pair.
-struct Late {
-  Nanoseconds due_ns;
-  std::shared_ptr<Wire> wire;
-  std::vector<std::vector<uint8_t>> packets;
-};
-
 struct Context : ibv::Context {
   std::string name;
   Script script;
@@ -114,7 +109,9 @@ struct Context : ibv::Context {
   std::map<uint32_t, Qp*> qps;
   std::map<uint32_t, Mr*> mrs;
   uint64_t pinned_bytes = 0;
-  std::vector<Late> late;
+  // What was sent from elsewhere than its head, and the keys of that memory.
+  uint64_t borrowed_bytes = 0;
+  std::set<uint32_t> borrowed_keys;
 
   // With the mutex held:
   void run_timers(Nanoseconds now);

@@ -4,11 +4,23 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 namespace fake {
 
 namespace {
+
+// Devices and lines of faults that have struck in this process.
+std::mutex& struck_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+std::set<std::string>& struck_lines() {
+  static std::set<std::string> lines;
+  return lines;
+}
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -39,6 +51,8 @@ Script Script::of_environment(const std::string& device) {
         fault.kind = value;
       } else if (key == "after_writes") {
         fault.after_writes = number;
+      } else if (key == "min_bytes") {
+        fault.min_bytes = number;
       } else if (key == "after_ms") {
         fault.after_ms = number;
         fault.by_time = true;
@@ -56,6 +70,11 @@ Script Script::of_environment(const std::string& device) {
         std::abort();  // a test with a mistake in it must not pass
       }
     }
+    fault.line = device + line;
+    {
+      std::lock_guard lock(struck_mutex());
+      fault.done = struck_lines().count(fault.line) > 0;
+    }
     if (here && !fault.kind.empty()) script.faults_.push_back(fault);
   }
   return script;
@@ -65,6 +84,13 @@ const Fault* Script::find(const std::string& kind) const noexcept {
   for (const Fault& fault : faults_)
     if (fault.kind == kind) return &fault;
   return nullptr;
+}
+
+void Script::struck(Fault& fault) const {
+  fault.done = true;
+  log("struck kind=" + fault.kind);
+  std::lock_guard lock(struck_mutex());
+  struck_lines().insert(fault.line);
 }
 
 void Script::log(const std::string& text) const {

@@ -14,9 +14,11 @@
 //   gid-change the port's identifiers change, with an event
 //   silent     nothing gets through any more, in silence; for_ms as above
 //   no-memory  registrations beyond limit_kb together are refused
-//   no-qp      queue pairs cannot be made
-// after_writes: with the n-th write that is posted on the device, counted from 0; after_ms: so long after it was
-// opened.
+//   no-qp      queue pairs cannot be made, after the first after_writes
+// after_writes: with the n-th write of min_bytes or more that is posted on the device, counted from 0; after_ms: so
+// long after it was opened.
+//
+// Each fault strikes once in a process, though its device may be opened again.
 //
 // FAKE_VERBS_LOG names a file to which each fault that strikes adds a line, so that a test can tell.
 #pragma once
@@ -27,9 +29,9 @@
 namespace fake {
 
 struct Fault {
-  std::string kind;
+  std::string kind, line;
   bool by_time = false, done = false;
-  uint64_t after_writes = 0, after_ms = 0, delay_ms = 100, error_ms = 5, for_ms = 0, limit_kb = 0;
+  uint64_t after_writes = 0, min_bytes = 0, after_ms = 0, delay_ms = 100, error_ms = 5, for_ms = 0, limit_kb = 0;
   int status = 12;
 };
 
@@ -39,6 +41,7 @@ class Script {
   static Script of_environment(const std::string& device);
   std::vector<Fault>& faults() noexcept { return faults_; }
   const Fault* find(const std::string& kind) const noexcept;
+  void struck(Fault& fault) const;
   void log(const std::string& text) const;
 
  private:

@@ -97,6 +97,9 @@ int post_one(Context& context, Qp& qp, const ibv::SendWr& wr) {
   work.rkey = wr.wr.rdma.rkey;
   work.sges.assign(wr.sg_list, wr.sg_list + wr.num_sge);
   for (const ibv::Sge& sge : work.sges) work.total += sge.length;
+  if (wr.num_sge == 2) context.borrowed_keys.insert(work.sges[1].lkey);
+  for (const ibv::Sge& sge : work.sges)
+    if (context.borrowed_keys.count(sge.lkey)) context.borrowed_bytes += sge.length;
   if (wr.send_flags & ibv::kInline) {
     if (work.total > qp.cap.max_inline_data) return EINVAL;
     for (const ibv::Sge& sge : work.sges) {
@@ -113,8 +116,9 @@ int post_one(Context& context, Qp& qp, const ibv::SendWr& wr) {
   qp.work.push_back(std::move(work));
   for (Fault& fault : context.script.faults()) {
     if (fault.done || fault.by_time) continue;
-    if (fault.kind == "no-memory" || fault.kind == "no-qp" || fault.after_writes-- != 0) continue;
-    fault.done = true;
+    if (fault.kind == "no-memory" || fault.kind == "no-qp" || qp.work.empty()) continue;
+    if (qp.work.back().total < fault.min_bytes || fault.after_writes-- != 0) continue;
+    context.script.struck(fault);
     context.strike(fault, &qp);
   }
   return 0;
@@ -201,6 +205,7 @@ EXPORT int ibv_close_device(ibv::Context* which) {
       std::abort();
     }
     context.stop = true;
+    context.script.log("closed: " + std::to_string(context.borrowed_bytes) + " bytes of other memory");
   }
   context.nudge();
   context.thread.join();
@@ -308,7 +313,9 @@ EXPORT void ibv_ack_cq_events(ibv::Cq*, unsigned) {}
 EXPORT ibv::Qp* ibv_create_qp(ibv::Pd* pd, ibv::QpInitAttr* init) {
   Context& context = of(pd->context);
   std::lock_guard lock(context.mutex);
-  if (context.fatal || context.script.find("no-qp")) {
+  const Fault* none = context.script.find("no-qp");
+  static std::atomic<uint64_t> made{0};
+  if (context.fatal || (none && made++ >= none->after_writes)) {
     context.script.log("struck kind=no-qp");
     errno = ENOMEM;
     return nullptr;

@@ -72,7 +72,7 @@ void Context::run() {
 void Context::run_timers(Nanoseconds now) {
   for (Fault& fault : script.faults())
     if (fault.by_time && !fault.done && now >= opened_ns + fault.after_ms * kMillisecond) {
-      fault.done = true;
+      script.struck(fault);
       strike(fault, nullptr);
     }
   if (silent && silent_until_ns && now >= silent_until_ns) silent = false;
@@ -80,15 +80,6 @@ void Context::run_timers(Nanoseconds now) {
     port_up = true;
     tell(ibv::kEventPortActive, nullptr, 1);
   }
-  for (auto& held : late) {
-    if (now < held.due_ns) continue;
-    bool landed = true;
-    for (const auto& bytes : held.packets)
-      landed &= ::send(held.wire->fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
-    script.log(landed ? "late write sent" : "late write met no queue pair");
-    held.packets.clear();
-  }
-  std::erase_if(late, [](const Late& held) { return held.packets.empty(); });
   for (auto& [number, qp] : qps) {
     pump(*qp);
     if (!qp->work.empty() && qp->state == ibv::kRts && now > qp->moved_ns + qp->patience_ns)
@@ -134,6 +125,10 @@ void Context::pump(Qp& qp) {
   uint8_t payload[kPacketBytes];
   for (Work& work : qp.work) {
     if (qp.state != ibv::kRts) return;
+    if (work.refusal != 0) {
+      if (&work == &qp.work.front()) fail_head(qp, work.refusal);
+      return;
+    }
     while (!work.all_sent) {
       Packet p;
       p.psn = work.psn;
@@ -281,7 +276,6 @@ void Context::tell(int event, ibv::Qp* qp, int port) {
 // qp: of the write that the fault befell; nullptr: its time had come.
 void Context::strike(const Fault& fault, Qp* qp) {
   const Nanoseconds now = now_ns(), until = fault.for_ms ? now + fault.for_ms * kMillisecond : 0;
-  script.log("struck kind=" + fault.kind);
   if (fault.kind == "port-error") {
     port_up = false;
     port_down_until_ns = until;
@@ -302,17 +296,12 @@ void Context::strike(const Fault& fault, Qp* qp) {
     tell(ibv::kEventQpFatal, qp, 0);
     enter_error(*qp);
   } else if (fault.kind == "error" && qp && !qp->work.empty()) {
-    // The ones before it are completed first, as the order of completions demands.
-    while (qp->work.size() > 1) {
-      complete(*qp, qp->work.front(), ibv::kWrFlush);
-      qp->work.pop_front();
-    }
-    fail_head(*qp, fault.status);
+    qp->work.back().refusal = fault.status;
   } else if (fault.kind == "lost-imm" && qp && !qp->work.empty()) {
     qp->work.back().lost_imm = true;
   } else if (fault.kind == "late" && qp && !qp->work.empty()) {
     Work& work = qp->work.back();
-    Late held{now + fault.delay_ms * kMillisecond, qp->wire, {}};
+    std::vector<std::vector<uint8_t>> packets;
     for (uint32_t at = 0;; at += kPacketBytes) {
       Packet p;
       p.psn = work.psn;
@@ -327,10 +316,17 @@ void Context::strike(const Fault& fault, Qp* qp) {
       std::vector<uint8_t> bytes(sizeof p + p.bytes);
       std::memcpy(bytes.data(), &p, sizeof p);
       if (!gather(work, at, p.bytes, bytes.data() + sizeof p)) break;
-      held.packets.push_back(std::move(bytes));
+      packets.push_back(std::move(bytes));
       if (p.last) break;
     }
-    late.push_back(std::move(held));
+    // It leaves when it is due, whatever has become of the queue pair and the device.
+    std::thread([=, wire = qp->wire, packets = std::move(packets), notes = script] {
+      ::usleep(static_cast<useconds_t>(fault.delay_ms * 1000));
+      bool sent = true;
+      for (const auto& bytes : packets)
+        sent &= ::send(wire->fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+      notes.log(sent ? "late write sent" : "late write met no queue pair");
+    }).detach();
     work.all_sent = true;  // never acknowledged in time
     qp->patience_ns = fault.error_ms * kMillisecond;
   }

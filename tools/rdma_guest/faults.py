@@ -6,12 +6,14 @@ import fcntl
 import json
 import socket
 import struct
+import subprocess
 from dataclasses import dataclass, field
 
 from .rails import Rails, sh
 
 DOWN, PORT_DOWN, DROP, REMOVED = "down", "port-down", "drop", "removed"
 KINDS = (DOWN, PORT_DOWN, DROP, REMOVED)
+_RELEASE_S = 20.0
 _TABLE = "bridge r2ccl_guest"
 _REQUEST = struct.Struct("=16sh22x")  # struct ifreq: name, flags
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
@@ -24,6 +26,7 @@ class Breaker:
     rails: Rails
     broken: list[tuple[str, int, int]] = field(default_factory=list)
     """(kind, host, rail) of what was struck and is not healed."""
+    _removals: dict[tuple[int, int], subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def strike(self, kind: str, host: int, rail: int) -> None:
         """``down``: the NIC is switched off; ``port-down``: its cable is pulled at the switch; ``drop``: the switch
@@ -36,7 +39,7 @@ class Breaker:
         elif kind == DROP:
             self._drop(port)
         elif kind == REMOVED:
-            self.rails.remove_nic(host, rail)
+            self._removals[host, rail] = self.rails.remove_nic(host, rail)
         else:
             raise ValueError(f"fault {kind!r}: one of {', '.join(KINDS)}")
         self.broken.append((kind, host, rail))
@@ -52,6 +55,8 @@ class Breaker:
         elif kind == DROP:
             sh(f"nft delete chain {_TABLE} {port}")
         elif kind == REMOVED:
+            # Ends when everybody has closed the device, and not before: a program that holds on to it fails here.
+            self._removals.pop((host, rail)).wait(_RELEASE_S)
             self.rails.insert_nic(host, rail)
         self.broken.remove((kind, host, rail))
 

@@ -9,6 +9,7 @@ crosses the switch, and downing or filtering a NIC or a port breaks what it woul
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +78,22 @@ class Rails:
         sh("ip -batch -", "\n".join(lines) + "\n")
         self._add_devices(places)
 
-    def remove_nic(self, host: int, rail: int) -> None:
-        """Pulls the NIC out of the machine: interface, cable and RDMA device are gone."""
-        sh(f"ip link delete {self.nic(host, rail)}")
+    def remove_nic(self, host: int, rail: int) -> subprocess.Popen[bytes]:
+        """Pulls the NIC out of the machine: interface, cable and RDMA device are gone when this returns.
+
+        The process that is returned ends when nobody uses the device any more: this kernel waits for that.
+        """
+        nic = self.nic(host, rail)
+        removal = subprocess.Popen(["ip", "link", "delete", nic], stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10.0
+        while Path("/sys/class/net", nic).exists():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"ip link delete {nic}: the interface is still there")
+            time.sleep(0.001)
+        return removal
 
     def insert_nic(self, host: int, rail: int) -> None:
-        """Puts it back."""
+        """Puts it back, after its removal has ended."""
         sh("ip -batch -", "\n".join(self._nic_lines(host, rail)) + "\n")
         self._add_devices([(host, rail)])
 

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "exec/engine.h"
 #include "r2ccl/r2ccl.h"
+#include "transport/verbs_queue.h"
 
 using r2ccl::Engine;
 using r2ccl::PlanImage;
@@ -195,6 +196,21 @@ uint32_t r2ccl_take_note(r2ccl_engine* e, int32_t* peer, void* bytes) {
                    : uint32_t{0};
       },
       uint32_t{0});
+}
+int32_t r2ccl_register(r2ccl_engine* e, const void* memory, size_t bytes) {
+  return guarded_status([&] { of(e)->register_memory(memory, bytes); });
+}
+int32_t r2ccl_unregister(r2ccl_engine* e, const void* memory, size_t bytes) {
+  return guarded([&] { return of(e)->unregister_memory(memory, bytes) ? R2CCL_OK : R2CCL_INVALID_ARGUMENT; },
+                 R2CCL_INTERNAL);
+}
+size_t r2ccl_try_port(const char* library, const char* device, uint32_t port, int32_t gid_index, char* buffer,
+                      size_t size) {
+  return guarded(
+      [&] {
+        return copy_text(r2ccl::try_port(library, {device, static_cast<uint8_t>(port), gid_index}), buffer, size);
+      },
+      size_t{0});
 }
 size_t r2ccl_take_warning(r2ccl_engine* e, char* buffer, size_t size) {
   return guarded(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Config
 from ..errors import InvalidArgument
 from .interface import SYSFS
-from .model import ETHERNET, INFINIBAND, LeftOut, RailInfo
+from .model import ETHERNET, INFINIBAND, MAX_LEFT_OUT, MAX_TEXT, LeftOut, RailInfo, RankInfo
 from .pci import read_number
 from .port_choice import best_gid, is_of, may_be_of
 from .ports import RdmaDevice
 from .ports_sysfs import read_devices
+
+log = logging.getLogger("r2ccl.topology")
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,29 @@ def add_rdma(
 def with_port(rail: RailInfo, port: RdmaRail) -> RailInfo:
     """The rail over that port."""
     return replace(rail, rdma_device=port.device, rdma_port=port.port, rdma_gid=port.gid_index, rdma_layer=port.layer)
+
+
+def drop_unusable(info: RankInfo, config: Config, try_port: Callable[[str, str, int, int], str]) -> RankInfo:
+    """The rank without the RDMA ports that it cannot use; ``try_port`` says why, or nothing.
+
+    A rail whose port is no good is one without a port: over TCP, or left out with ``transport="verbs"``.
+    """
+    rails: list[RailInfo] = []
+    left = list(info.left_out)
+    for rail in info.rails:
+        why = ""
+        if rail.rdma_device:
+            why = try_port(config.verbs_library, rail.rdma_device, rail.rdma_port, rail.rdma_gid)
+        if not why:
+            rails.append(rail)
+        elif config.transport == "verbs":
+            log.warning("rail %s is left out: %s", rail.name, why)
+            left.append(LeftOut(rail.name, why[:MAX_TEXT]))
+        else:
+            log.warning("rail %s goes over TCP: %s", rail.name, why)
+            rails.append(with_port(rail, RdmaRail("", 0, -1, "")))
+    numbered = tuple(replace(rail, index=i) for i, rail in enumerate(rails))
+    return replace(info, rails=numbered, left_out=tuple(left[-MAX_LEFT_OUT:]))
 
 
 def speak_verbs(a: RailInfo, b: RailInfo) -> bool:

@@ -42,6 +42,7 @@ Engine::Engine(const r2ccl_settings& settings)
     : settings_(settings),
       script_(settings.fault_script ? settings.fault_script : ""),
       devices_(settings.verbs_library ? settings.verbs_library : ""),
+      registrations_(settings.register_bytes, [this](std::string text) { warn(std::move(text)); }),
       device_(host_device()),
       window_(static_cast<uint32_t>(
           std::clamp<uint64_t>(settings.staging_bytes / (3 * settings.chunk_bytes), 2, kMaxWindow))) {
@@ -80,6 +81,7 @@ std::unique_ptr<Link> Engine::make_link(int32_t rank, uint32_t rail, int fd, con
   auto device = fd < 0 ? nullptr : devices_.get(port->device, &warning);
   VerbsLinkOptions options;
   options.max_payload = static_cast<uint32_t>(chunk);
+  options.registered = &registrations_;
   options.slots = std::bit_floor(std::min(window_, kMostSlots));
   auto link = make_verbs_link(rank, rail, fd, std::move(device), *port, options, &warning);
   if (!warning.empty()) warn("link to rank " + std::to_string(rank) + ": " + warning);

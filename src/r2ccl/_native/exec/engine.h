@@ -26,6 +26,7 @@
 #include "flow/probation.h"
 #include "flow/rate.h"
 #include "flow/shares.h"
+#include "memory/registrations.h"
 #include "memory/slots.h"
 #include "oob/control_socket.h"
 #include "r2ccl/r2ccl.h"
@@ -170,6 +171,9 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t take_probes(r2ccl_probe* out, uint32_t capacity);
   void report_probe(const r2ccl_probe& probe);
   // Messages between the slow loops of two ranks: what they say is not the core's business.
+  // The program's memory, for NICs to read where it lies, until it is taken back; see memory/registrations.h.
+  void register_memory(const void* memory, size_t bytes) { registrations_.add(memory, bytes, devices_.open()); }
+  bool unregister_memory(const void* memory, size_t bytes) { return registrations_.remove(memory, bytes); }
   // What the program's log should say of devices and limits; false: nothing.
   bool take_warning(std::string* text);
   void post_note(int32_t peer, const void* bytes, uint32_t size);
@@ -299,7 +303,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void flush_acks(bool idle);
   void goodbye(Peer& peer, const FrameHeader& header, const uint8_t* payload);
   void say_goodbye(uint16_t status, const std::string& words);
-  void suspect(Peer& peer, uint32_t link, uint32_t cause);
+  void suspect(Peer& peer, uint32_t link, uint32_t cause, uint64_t value = 0);
   void carry_out(Peer& peer);
   void fence(Peer& peer, uint32_t link);
   void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);
@@ -365,7 +369,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
 
   r2ccl_settings settings_;
   std::string script_;
-  VerbsDevices devices_;  // outlives the links
+  VerbsDevices devices_;  // these two outlive the links
+  Registrations registrations_;
   Device& device_;
   uint32_t window_;  // chunks per peer that may be sent and not yet used up
   std::vector<Rail> rails_;

@@ -73,7 +73,7 @@ void VerbsDevice::remove(DeviceListener* listener) noexcept {
 void VerbsDevice::read_events() noexcept {
   ibv::AsyncEvent event;
   while (api_->get_async_event(context_, &event) == 0) {
-    if (event.event_type == ibv::kEventDeviceFatal) dead_.store(true);
+    if (event.event_type == ibv::kEventDeviceFatal) mark_dead();
     {
       std::lock_guard lock(mutex_);
       for (DeviceListener* listener : listeners_) listener->device_event(event);
@@ -86,9 +86,9 @@ std::shared_ptr<VerbsDevice> VerbsDevices::get(const std::string& name, std::str
   std::lock_guard lock(mutex_);
   if (!api_) api_ = ibv::open_library(library_, why);
   if (!api_) return nullptr;
-  std::erase_if(devices_, [](const auto& device) { return device->dead(); });
-  for (const auto& device : devices_)
-    if (device->name() == name) return device;
+  std::erase_if(devices_, [](const auto& device) { return device.expired(); });
+  for (const auto& known : devices_)
+    if (auto device = known.lock(); device && device->name() == name && !device->dead()) return device;
   int error = 0;
   auto device = VerbsDevice::open(api_, name, &error);
   if (!device) {
@@ -97,6 +97,14 @@ std::shared_ptr<VerbsDevice> VerbsDevices::get(const std::string& name, std::str
   }
   devices_.push_back(device);
   return device;
+}
+
+std::vector<std::shared_ptr<VerbsDevice>> VerbsDevices::open() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<VerbsDevice>> found;
+  for (const auto& known : devices_)
+    if (auto device = known.lock(); device && !device->dead()) found.push_back(std::move(device));
+  return found;
 }
 
 }  // namespace r2ccl

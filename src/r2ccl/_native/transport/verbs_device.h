@@ -25,7 +25,7 @@ class DeviceListener {
   virtual void device_event(const ibv::AsyncEvent& event) noexcept = 0;
 };
 
-class VerbsDevice {
+class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
  public:
   // nullptr, and *error (an errno), where it is not there or cannot be opened.
   static std::shared_ptr<VerbsDevice> open(std::shared_ptr<const ibv::Api> api, const std::string& name,
@@ -38,7 +38,8 @@ class VerbsDevice {
   ibv::Context* context() const noexcept { return context_; }
   ibv::Pd* pd() const noexcept { return pd_; }
   const std::string& name() const noexcept { return name_; }
-  // It has failed for good: whoever wants to go on opens it anew.
+  // It has failed for good, or is gone: whoever wants to go on opens it anew, once everybody has let go of this one.
+  void mark_dead() noexcept { dead_.store(true, std::memory_order_relaxed); }
   bool dead() const noexcept { return dead_.load(std::memory_order_relaxed); }
 
   // Registers memory, in the order in which writes come where the device may choose. nullptr and *error: refused
@@ -66,19 +67,21 @@ class VerbsDevice {
   std::vector<DeviceListener*> listeners_;
 };
 
-// The open devices of one engine, by name. Any thread.
+// The devices of one engine, by name: each is open while somebody uses it. Any thread.
 class VerbsDevices {
  public:
   explicit VerbsDevices(std::string library) : library_(std::move(library)) {}
 
   // Opens it when it is not open, or dead. nullptr, and *why.
   std::shared_ptr<VerbsDevice> get(const std::string& name, std::string* why);
+  // Those that are open and well.
+  std::vector<std::shared_ptr<VerbsDevice>> open();
 
  private:
   std::string library_;
   std::mutex mutex_;
   std::shared_ptr<const ibv::Api> api_;
-  std::vector<std::shared_ptr<VerbsDevice>> devices_;
+  std::vector<std::weak_ptr<VerbsDevice>> devices_;
 };
 
 }  // namespace r2ccl

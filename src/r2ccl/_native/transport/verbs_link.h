@@ -24,6 +24,8 @@ class RegisteredMemory {
   // {} where the device has no registration of all of it.
   virtual HeldKey hold(VerbsDevice& device, const void* memory, size_t bytes) noexcept = 0;
   virtual void release(const HeldKey& key) noexcept = 0;
+  // The device has died: it can be opened again only when nobody holds it.
+  virtual void forget(VerbsDevice& device) noexcept = 0;
 };
 
 struct VerbsLinkOptions {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/verbs_slots.h"
+
 namespace r2ccl {
 
 namespace {
@@ -152,7 +154,10 @@ bool VerbsQueue::concerns(const ibv::AsyncEvent& event) const noexcept {
 int VerbsQueue::check_port() const noexcept {
   const ibv::Api& api = device_->api();
   ibv::PortAttr now{};
-  if (api.query_port(device_->context(), port_.port, &now) != 0) return ENODEV;
+  if (api.query_port(device_->context(), port_.port, &now) != 0) {
+    device_->mark_dead();
+    return ENODEV;
+  }
   if (now.state != ibv::kPortActive) return ENETDOWN;
   if (now.lid != port_attr_.lid) return EADDRNOTAVAIL;
   if (port_.gid_index < 0) return 0;
@@ -177,6 +182,20 @@ bool VerbsQueue::destroy() noexcept {
   if (channel_) api.destroy_comp_channel(channel_);
   channel_ = nullptr;
   return clean;
+}
+
+std::string try_port(const std::string& library, const VerbsPort& port) {
+  VerbsDevices devices(library);
+  std::string why;
+  auto device = devices.get(port.device, &why);
+  if (!device) return why;
+  int error = 0;
+  const VerbsSlots::Layout page{1, 4096, 0, 0};
+  if (!VerbsSlots::make(device, page, true, &error))
+    return "no memory can be registered with " + port.device + ": " + std::strerror(error);
+  if (!VerbsQueue::create(device, port, 16, 16, &error) && error != ENETDOWN)
+    return "a queue pair on " + port.device + " cannot be made: " + std::strerror(error);
+  return {};
 }
 
 int error_of_completion(int status) noexcept {

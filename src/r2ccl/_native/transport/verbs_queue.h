@@ -60,6 +60,9 @@ class VerbsQueue {
   uint32_t max_inline_ = 0;
 };
 
+// Why queue pairs cannot be made on the port, as far as a try tells; empty: they can, or could if it were not down.
+std::string try_port(const std::string& library, const VerbsPort& port);
+
 // What a completion with an error means, as an errno; docs/verbs.md has the table.
 int error_of_completion(int status) noexcept;
 

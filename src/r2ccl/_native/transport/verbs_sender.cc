@@ -11,7 +11,7 @@ namespace r2ccl {
 namespace {
 
 // A chunk goes in pieces, so that progress shows on slow links, too.
-constexpr uint32_t kPieceBytes = 128 << 10, kMostPieces = 8;
+constexpr uint32_t kPieceBytes = 64 << 10, kMostPieces = 8;
 // Room in the queue that chunks leave to control frames, and both to credits.
 constexpr uint32_t kCreditWork = 8;
 constexpr uint32_t kMostUnsignaled = 8;

@@ -35,7 +35,10 @@ class VerbsSender {
 
   VerbsSender(VerbsQueue& queue, std::unique_ptr<VerbsSlots> bounce, RegisteredMemory* registered) noexcept
       : queue_(queue), bounce_(std::move(bounce)), registered_(registered), work_(depth(bounce_->layout())) {}
-  ~VerbsSender() { release_keys(); }
+  ~VerbsSender() {
+    release_keys();
+    if (registered_ && queue_.device().dead()) registered_->forget(queue_.device());
+  }
 
   // The peer's slots are known from here on.
   void begin(const VerbsBlob& theirs) noexcept { theirs_ = theirs; }

@@ -1,5 +1,6 @@
 // Registered memory of a verbs link: slots for data and for control, in one piece.
 #pragma once
+#include <errno.h>
 #include <sys/mman.h>
 
 #include <cstdint>
