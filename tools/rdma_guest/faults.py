@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from .rails import Rails, sh
 
-DOWN, PORT_DOWN, DROP, REMOVED = "down", "port-down", "drop", "removed"
-KINDS = (DOWN, PORT_DOWN, DROP, REMOVED)
+DOWN, PORT_DOWN, ADDRESS, REMOVED = "down", "port-down", "address", "removed"
+BLACKHOLE, RX_DROP, TX_DROP = "blackhole", "rx-drop", "tx-drop"
+SILENT = (BLACKHOLE, RX_DROP, TX_DROP)
+KINDS = (DOWN, PORT_DOWN, ADDRESS, REMOVED, *SILENT)
 _RELEASE_S = 20.0
 _TABLE = "bridge r2ccl_guest"
 _REQUEST = struct.Struct("=16sh22x")  # struct ifreq: name, flags
@@ -21,7 +23,12 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 @dataclass
 class Breaker:
-    """``strike`` a rail of a host, ``evidence`` that it acted, ``heal`` it. One at a time or several."""
+    """``strike`` a rail of a host, ``evidence`` that it acted, ``heal`` it. One at a time or several.
+
+    ``down``: the NIC is switched off. ``port-down``: its cable is pulled at the switch. ``address``: it loses its
+    address, and with it the GID. ``removed``: it is pulled out of the machine. ``blackhole``: the switch silently loses
+    what comes from it and what goes to it; ``tx-drop`` and ``rx-drop``: only the one or the other.
+    """
 
     rails: Rails
     broken: list[tuple[str, int, int]] = field(default_factory=list)
@@ -29,17 +36,18 @@ class Breaker:
     _removals: dict[tuple[int, int], subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def strike(self, kind: str, host: int, rail: int) -> None:
-        """``down``: the NIC is switched off; ``port-down``: its cable is pulled at the switch; ``drop``: the switch
-        silently loses what goes to it and comes from it; ``removed``: the NIC is pulled out of the machine."""
+        """Breaks it now. ``ValueError`` for a kind that does not exist."""
         nic, port = self.rails.nic(host, rail), self.rails.port(host, rail)
         if kind == DOWN:
             switch(nic, False)
         elif kind == PORT_DOWN:
             switch(port, False)
-        elif kind == DROP:
-            self._drop(port)
+        elif kind == ADDRESS:
+            sh(f"ip addr del {self.rails.address(host, rail)}/24 dev {nic}")
         elif kind == REMOVED:
             self._removals[host, rail] = self.rails.remove_nic(host, rail)
+        elif kind in SILENT:
+            self._drop(kind, port)
         else:
             raise ValueError(f"fault {kind!r}: one of {', '.join(KINDS)}")
         self.broken.append((kind, host, rail))
@@ -47,17 +55,20 @@ class Breaker:
     def heal(self, kind: str, host: int, rail: int) -> None:
         """Undoes ``strike``."""
         nic, port = self.rails.nic(host, rail), self.rails.port(host, rail)
+        roads = "\n".join(self.rails.road_lines(host, rail)) + "\n"
         if kind == DOWN:
             switch(nic, True)
-            sh("ip -batch -", "\n".join(self.rails.road_lines(host, rail)) + "\n")
+            sh("ip -batch -", roads)
         elif kind == PORT_DOWN:
             switch(port, True)
-        elif kind == DROP:
-            sh(f"nft delete chain {_TABLE} {port}")
+        elif kind == ADDRESS:
+            sh("ip -batch -", f"addr add {self.rails.address(host, rail)}/24 dev {nic}\n{roads}")
         elif kind == REMOVED:
             # Ends when everybody has closed the device, and not before: a program that holds on to it fails here.
             self._removals.pop((host, rail)).wait(_RELEASE_S)
             self.rails.insert_nic(host, rail)
+        else:
+            sh(f"nft delete chain {_TABLE} {port}")
         self.broken.remove((kind, host, rail))
 
     def heal_all(self) -> None:
@@ -67,27 +78,28 @@ class Breaker:
 
     def evidence(self, kind: str, host: int, rail: int) -> bool:
         """Whether the fault acts: by what the kernel shows of the link, or by dropped frames. Before ``heal``."""
-        if kind == DROP:
+        if kind in SILENT:
             return self.dropped(host, rail) > 0
-        links = {link["ifname"]: link for link in json.loads(sh("ip -json link"))}
+        nic = self.rails.nic(host, rail)
+        links = {link["ifname"]: link for link in json.loads(sh("ip -json addr"))}
         if kind == REMOVED:
-            return self.rails.nic(host, rail) not in links
-        flags = links[self.rails.nic(host, rail)]["flags"]
-        return ("UP" not in flags) if kind == DOWN else ("NO-CARRIER" in flags)
+            return nic not in links
+        if kind == ADDRESS:
+            return not links[nic]["addr_info"]
+        return ("UP" not in links[nic]["flags"]) if kind == DOWN else ("NO-CARRIER" in links[nic]["flags"])
 
     def dropped(self, host: int, rail: int) -> int:
-        """Frames that ``drop`` has lost so far."""
+        """Frames that a silent fault has lost so far."""
         listed = json.loads(sh(f"nft -j list chain {_TABLE} {self.rails.port(host, rail)}"))
         rules = [item["rule"] for item in listed["nftables"] if "rule" in item]
         return sum(part["counter"]["packets"] for rule in rules for part in rule["expr"] if "counter" in part)
 
-    def _drop(self, port: str) -> None:
-        lines = [
-            f"add table {_TABLE}",
-            f"add chain {_TABLE} {port} {{ type filter hook forward priority 0; }}",
-            f"add rule {_TABLE} {port} iifname {port} counter drop",
-            f"add rule {_TABLE} {port} oifname {port} counter drop",
-        ]
+    def _drop(self, kind: str, port: str) -> None:
+        lines = [f"add table {_TABLE}", f"add chain {_TABLE} {port} {{ type filter hook forward priority 0; }}"]
+        if kind != RX_DROP:
+            lines.append(f"add rule {_TABLE} {port} iifname {port} counter drop")
+        if kind != TX_DROP:
+            lines.append(f"add rule {_TABLE} {port} oifname {port} counter drop")
         sh("nft -f -", "\n".join(lines) + "\n")
 
 
