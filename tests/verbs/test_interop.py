@@ -13,6 +13,8 @@ import pytest
 from r2ccl import Config
 from r2ccl._native.core import Engine
 from r2ccl.plan.shares import shares
+from r2ccl.planner import Planner
+from r2ccl.topology import Cluster, RankInfo
 from r2ccl.types import Collective
 from tools.rdma_guest.rails import Rails
 
@@ -44,7 +46,8 @@ def test_an_independent_program_is_the_other_end_of_a_link(
     program, connection = peer
     control, silent = socket.socketpair()
     config = Config(chunk_bytes=CHUNK, staging_bytes=64 * CHUNK, eager_bytes=0)
-    engine = Engine(0, 2, config, None, False)
+    ranks = [RankInfo(rank, f"host{rank}", "", 0, "") for rank in range(2)]
+    engine = Engine(0, 2, config, Planner(0, Cluster.of(ranks), config, 1, 1), False)
     engine.add_rail(0, rails.nic(0, 0), 0, "", 1.0)
     engine.set_rail_port(0, rails.device(0, 0), 1, 1)
     engine.add_control(1, control.detach(), False)

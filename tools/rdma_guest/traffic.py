@@ -18,7 +18,7 @@ from r2ccl.testing import RankGroup
 from .rails import Rails
 
 # An emulated machine moves a hundredth of what a real one does, with pauses of its own: so smaller chunks, more patience.
-SLOW = {"chunk_bytes": 64 << 10, "stall_floor_ms": 400.0}
+SLOW = {"chunk_bytes": 16 << 10, "stall_floor_ms": 400.0}
 PERIOD = 2  # iteration i has the data of i % PERIOD; the first ones are what later ones must equal, bit by bit
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +58,7 @@ class Counters:
 class Traffic:
     """A context manager. ``hosts``: one rank on each of the first so many hosts. ``pause_s``: between iterations."""
 
-    def __init__(self, rails: Rails, hosts: int, count: int = 1 << 17, pause_s: float = 0.0, **settings: Any) -> None:
+    def __init__(self, rails: Rails, hosts: int, count: int = 1 << 16, pause_s: float = 0.02, **settings: Any) -> None:
         self.rails = rails
         self.counters = Counters(hosts)
 

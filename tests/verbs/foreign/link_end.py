@@ -45,9 +45,9 @@ class LinkEnd:
         addresses = (mr.rkey, mr.buf, mr.buf + self.own_control)
         layout = (SLOTS, self.slot_bytes, CONTROL_SLOTS, CONTROL_BYTES)
         blob = BLOB.pack(MAGIC, 1, 128, self.queue.qp.qp_num, PSN, own_gid, 0, port.active_mtu, 2, *layout, *addresses)
-        self.queue.receive(SLOTS + CONTROL_SLOTS + 24)
         text = socket.inet_ntop(socket.AF_INET6, gid)
         self.queue.connect(self.qp_num, text, PSN, self.psn, min(mtu, port.active_mtu))
+        self.queue.receive(SLOTS + CONTROL_SLOTS + 24)
         sock.sendall(blob.ljust(128, b"\0") + b"R")
         assert sock.recv(1) == b"R"
         self.data_got = self.control_got = self.data_sent = self.control_sent = 0

@@ -1,5 +1,6 @@
 """A reliable queue pair by pyverbs, for programs that share no code with r2ccl. Runs under Debian's own Python."""
 
+import ipaddress
 import time
 
 from pyverbs import enums as e
@@ -29,7 +30,7 @@ class Queue:
 
     def connect(self, qp_num, gid, own_psn, their_psn, mtu, timeout=16, retries=6):
         """To RTS. ``gid``: as text."""
-        route = GlobalRoute(dgid=GID(gid), sgid_index=GID_INDEX)
+        route = GlobalRoute(dgid=GID(ipaddress.IPv6Address(gid).exploded), sgid_index=GID_INDEX)
         route.hop_limit = 64
         attr = QPAttr(port_num=1)
         attr.dest_qp_num = qp_num
