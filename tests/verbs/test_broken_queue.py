@@ -32,4 +32,4 @@ def test_a_queue_pair_in_error_is_replaced(rails: Rails) -> None:
         suspects = [event for event in report.events if event.kind == EventKind.LINK_SUSPECT]
         assert {event.rail for event in suspects} == {1}, told
         assert not any(event.kind == EventKind.RAIL_DOWN for event in report.events), told
-    assert any(event.cause == Cause.SOCKET for event in reports[0].events), told
+    assert any(event.cause == Cause.DEVICE for event in reports[0].events), told

@@ -38,7 +38,7 @@ def test_events_come_before_the_time_out(rails: Rails, breaker: Breaker, capsys:
     with capsys.disabled():
         print(f"\nnoticed: down after {ms[DOWN]:.1f} ms, port-down {ms[PORT_DOWN]:.1f}, time-out {ms[BLACKHOLE]:.0f}")
     causes = {event.cause for report in reports[0] for event in report.events if event.rail == 0}
-    assert Cause.SOCKET in causes, told  # a completion with an error
+    assert Cause.DEVICE in causes, told  # a completion with an error
     assert 5 * ms[DOWN] <= ms[BLACKHOLE], told
     assert 5 * ms[PORT_DOWN] <= ms[BLACKHOLE], told
     assert all(report.wrong == 0 for run in reports for report in run), told

@@ -20,6 +20,7 @@ from .rails import Rails
 # An emulated machine moves a hundredth of what a real one does, with pauses of its own: so smaller chunks, more patience.
 SLOW = {"chunk_bytes": 16 << 10, "stall_floor_ms": 400.0}
 PERIOD = 2  # iteration i has the data of i % PERIOD; the first ones are what later ones must equal, bit by bit
+_OF_PLANS = (EventKind.PLAN, EventKind.EPOCH)
 Array = np.ndarray[Any, Any]
 
 
@@ -42,7 +43,8 @@ class RankReport:
 
     def told(self) -> str:
         """For messages."""
-        return f"rank {self.rank}, {self.iterations} iterations: " + ("; ".join(map(str, self.events)) or "no events")
+        said = "; ".join(str(event) for event in self.events if event.kind not in _OF_PLANS)
+        return f"rank {self.rank}, {self.iterations} iterations: {said or 'no events'}"
 
 
 class Counters:
@@ -99,9 +101,9 @@ class Traffic:
         return all(Path(f"/proc/{pid}/task").exists() and not _is_zombie(pid) for pid in self._group.pids)
 
 
-def rank_config(rails: Rails, host: int, **settings: Any) -> Config:
+def rank_config(laid: Rails, host: int, /, **settings: Any) -> Config:
     """Settings of a rank on an emulated host: its NICs, and an identity that makes it one."""
-    values = {"rails": rails.nics(host), "host_id": f"host{host}", "transport": "verbs", "deterministic": True}
+    values = {"rails": laid.nics(host), "host_id": f"host{host}", "transport": "verbs", "deterministic": True}
     return Config(**{**values, **SLOW, **settings})
 
 

@@ -23,6 +23,18 @@ def read_devices(root: Path) -> tuple[RdmaDevice, ...]:
     return tuple(_device(root, entry) for entry in sorted(folder.iterdir()))
 
 
+def read_devices_of(root: Path, netdev: str) -> tuple[RdmaDevice, ...]:
+    """Those that may serve an interface: the device on its card or above it, where sysfs shows one, else all.
+
+    (A bond or VLAN has none of its own: its GIDs are in the tables of the devices below it.)
+    """
+    folder = root / "class" / "infiniband"
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    # Soft devices name the interface that they were put upon.
+    own = [e for e in entries if (e / "device" / "net" / netdev).exists() or read_text(e / "parent") == netdev]
+    return tuple(_device(root, entry) for entry in own or entries)
+
+
 def _device(root: Path, folder: Path) -> RdmaDevice:
     ports = folder / "ports"
     numbers = sorted(int(p.name) for p in ports.iterdir() if p.name.isdigit()) if ports.is_dir() else []

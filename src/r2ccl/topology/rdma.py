@@ -14,7 +14,7 @@ from .model import ETHERNET, INFINIBAND, MAX_LEFT_OUT, MAX_TEXT, LeftOut, RailIn
 from .pci import read_number
 from .port_choice import best_gid, is_of, may_be_of
 from .ports import RdmaDevice
-from .ports_sysfs import read_devices
+from .ports_sysfs import read_devices, read_devices_of
 
 log = logging.getLogger("r2ccl.topology")
 
@@ -35,11 +35,10 @@ def add_rdma(
     """The rails with their RDMA ports filled in; with ``transport="verbs"`` those without one are left out."""
     if config.transport == "tcp":
         return rails, []
-    devices = read_devices(root)
     kept: list[RailInfo] = []
     left = []
     for rail in rails:
-        port = port_of(rail, config, root, devices)
+        port = port_of(rail, config, root)
         if port is not None:
             kept.append(with_port(rail, port))
         elif config.transport == "auto":
@@ -82,18 +81,15 @@ def speak_verbs(a: RailInfo, b: RailInfo) -> bool:
     return bool(a.rdma_device and b.rdma_device) and a.rdma_layer == b.rdma_layer
 
 
-def port_of(
-    rail: RailInfo, config: Config, root: Path = SYSFS, devices: Sequence[RdmaDevice] | None = None
-) -> RdmaRail | None:
-    """The RDMA port of a rail as it is now; None: there is none. ``devices``: what was read of ``root`` already."""
+def port_of(rail: RailInfo, config: Config, root: Path = SYSFS) -> RdmaRail | None:
+    """The RDMA port of a rail as it is now; None: there is none."""
     given = chosen_ports(config.rdma_devices).get(rail.name)
     if given is None and rail.is_loopback:
         return None
-    devices = read_devices(root) if devices is None else devices
     if given is not None:
-        return _given_port(rail, given, devices)
+        return _given_port(rail, given, read_devices(root))
     addresses = [rail.address.partition("%")[0], *(text.rpartition("/")[0] for text in rail.others)]
-    for device in devices:
+    for device in read_devices_of(root, rail.name):
         for port in device.ports:
             if port.link_layer == INFINIBAND:
                 if (device.name, port.number) == _port_of_ipoib(root, rail.name):
