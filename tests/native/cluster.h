@@ -47,6 +47,7 @@ struct Options {
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
   std::string verbs_library;
+  uint64_t register_bytes = 0;
 };
 
 inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
@@ -66,6 +67,7 @@ inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
   const std::string script = static_cast<size_t>(rank) < o.scripts.size() ? o.scripts[static_cast<size_t>(rank)] : "";
   s.fault_script = script.c_str();
   s.verbs_library = o.verbs_library.c_str();
+  s.register_bytes = o.register_bytes;
   return std::make_unique<Engine>(s);
 }
 

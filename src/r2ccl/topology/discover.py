@@ -35,12 +35,6 @@ def describe_self(config: Config, rank: int, interfaces: Sequence[Interface] | N
     """What this process tells the other ranks about itself. Raises what ``choose_rails`` raises."""
     choice = choose_rails(find_interfaces() if interfaces is None else interfaces, config)
     rails, without_rdma = add_rdma(choice.rails, config)
-    if choice.rails and not rails:
-        names = ", ".join(rail.name for rail in choice.rails)
-        raise NoRails(
-            f"no RDMA port belongs to any rail ({names}), and transport is verbs: name them with R2CCL_RDMA_DEVICES "
-            "(RAIL=DEVICE:PORT), or set R2CCL_TRANSPORT=auto"
-        )
     left_out = (*choice.left_out, *without_rdma)[:MAX_LEFT_OUT]
     identity = read_identity(config)
     label = "".join(c for c in socket.gethostname()[:64] if c.isprintable())  # for messages only

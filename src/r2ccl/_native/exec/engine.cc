@@ -70,7 +70,9 @@ void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, const c
   rails_[rail] = {.name = std::move(name),
                   .ifindex = ifindex,
                   .weight = weight > 0 ? weight : 1.0,
-                  .address = InterfaceAddress::parse(address)};
+                  .port = {},
+                  .address = InterfaceAddress::parse(address),
+                  .speed = {}};
 }
 
 // A link over the rail that fd joins to one of the peer's; -1: not connected yet.
