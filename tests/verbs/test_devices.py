@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from r2ccl._native.core import try_port
 from r2ccl.topology import cli, ports_pyverbs, ports_sysfs
 from r2ccl.topology.interface import SYSFS, find_interfaces
 from r2ccl.topology.machine import read_machine
@@ -58,6 +59,17 @@ def test_sysfs_and_pyverbs_tell_the_same(rails: Rails, breaker: Breaker) -> None
     assert states[rails.device(1, 2)] == ["DOWN"]
     assert states[rails.device(2, 0)] == ["DOWN"]
     assert rails.device(0, 1) not in states
+
+
+def test_ports_are_tried_through_the_own_table_of_verbs(rails: Rails, breaker: Breaker) -> None:
+    for host in range(rails.hosts):
+        for rail in range(rails.rails):
+            assert try_port("", rails.device(host, rail), 1, 1) == ""
+    assert "rx9r9" in try_port("", "rx9r9", 1, 1)
+    assert try_port("", rails.device(0, 0), 2, 1) != "", "it has one port"
+    breaker.strike(PORT_DOWN, 0, 0)
+    assert try_port("", rails.device(0, 0), 1, 1) != ""
+    assert "nowhere.so" in try_port("nowhere.so", rails.device(1, 0), 1, 1)
 
 
 def test_the_command_shows_the_rails(rails: Rails, capsys: pytest.CaptureFixture[str]) -> None:

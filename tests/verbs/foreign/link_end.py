@@ -48,6 +48,8 @@ class LinkEnd:
         text = socket.inet_ntop(socket.AF_INET6, gid)
         self.queue.connect(self.qp_num, text, PSN, self.psn, min(mtu, port.active_mtu))
         self.queue.receive(SLOTS + CONTROL_SLOTS + 24)
+        # What r2ccl's own table of verbs read of its port is what pyverbs reads of this one.
+        assert (text, mtu) == (f"::ffff:{sock.getpeername()[0]}", port.active_mtu), (text, mtu)
         sock.sendall(blob.ljust(128, b"\0") + b"R")
         assert sock.recv(1) == b"R"
         self.data_got = self.control_got = self.data_sent = self.control_sent = 0
