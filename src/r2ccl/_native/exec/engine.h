@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -425,6 +426,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::vector<r2ccl_probe> probes_;                    // under wait_mutex_
   std::deque<std::pair<int32_t, std::string>> notes_;  // likewise
   std::deque<std::string> warnings_;                   // likewise
+  std::set<std::string> warned_;                       // likewise
   std::atomic<bool> prober_{false};                    // somebody takes probes
   std::atomic<uint32_t> waiters_{0};                   // want the lock, which the engine's thread shall leave
   std::atomic<uint32_t> wanted_{0};                    // of these, the ones that a driving caller leaves it to
