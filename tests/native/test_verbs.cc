@@ -42,8 +42,18 @@ void blobs() {
   blob.write(bytes);
   CHECK(std::memcmp(bytes, "R2VB\x01\x00\x80\x00\xef\xcd\xab\x00", 12) == 0);
   CHECK(VerbsBlob::read(bytes, &read) && std::memcmp(&read, &blob, sizeof blob) == 0);
-  for (const auto& [at, value] : std::vector<std::pair<size_t, uint8_t>>{
-           {0, 'x'}, {4, 2}, {6, 64}, {11, 1}, {15, 1}, {34, 0}, {34, 6}, {36, 7}, {36, 0}, {38, 1}, {44, 0}, {44, 12}}) {
+  for (const auto& [at, value] : std::vector<std::pair<size_t, uint8_t>>{{0, 'x'},
+                                                                         {4, 2},
+                                                                         {6, 64},
+                                                                         {11, 1},
+                                                                         {15, 1},
+                                                                         {34, 0},
+                                                                         {34, 6},
+                                                                         {36, 7},
+                                                                         {36, 0},
+                                                                         {38, 1},
+                                                                         {44, 0},
+                                                                         {44, 12}}) {
     uint8_t wrong[VerbsBlob::kBytes];
     std::memcpy(wrong, bytes, sizeof wrong);
     wrong[at] = value;
