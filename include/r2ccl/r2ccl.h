@@ -63,6 +63,7 @@ typedef struct r2ccl_plan_desc {
   uint32_t split[2];        // parts per block, of space 0 and 1
   uint32_t recv_space;      // 0, or 1 for all-to-all
   int32_t wide;             // SCRATCH is of the accumulation type
+  int32_t paced;            // what goes to other hosts advances in proportion
   uint32_t window[3][2];    // [buffer][first, end): parts that SEND, RECV and SCRATCH hold
   const uint64_t* weights;  // cumulative, blocks + 1 entries
   const r2ccl_op* ops;

@@ -43,6 +43,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint32_t split[2]
         uint32_t recv_space
         int32_t wide
+        int32_t paced
         uint32_t window[3][2]
         const uint64_t* weights
         const r2ccl_op* ops
@@ -273,6 +274,7 @@ cdef class PlanEntry:
         d.split[1] = source.space1.split if source.space1 is not None else source.space0.split
         d.recv_space = 1 if source.space1 is not None else 0
         d.wide = source.wide
+        d.paced = source.paced
         for i, window in enumerate((source.send_window, source.recv_window, source.scratch_window)):
             d.window[i][0], d.window[i][1] = window if window is not None else (0, 0)
         d.weights = &weights[0]

@@ -98,9 +98,11 @@ struct Peer final : ArrivedSet {
   bool ack_queued = false;  // in Engine::ack_peers_
   Slot* early = nullptr;    // frames of calls that have not begun here
   uint64_t next_p2p_send = 0, next_p2p_recv = 0;
-  std::vector<Call*> p2p;  // under way with this peer
-  bool dirty = false;      // in Engine::dirty_peers_
-  bool blocked = false;    // has something to send that no link, or no credit, took
+  std::vector<Call*> p2p;            // under way with this peer
+  bool dirty = false;                // in Engine::dirty_peers_
+  bool blocked = false;              // has something to send that no link, or no credit, took
+  bool held = false;                 // in Engine::held_peers_
+  Nanoseconds crowded_since_ns = 0;  // since then all links are busy; 0: some link took the last chunk
   bool said_goodbye = false, gone = false;
   uint16_t last_status = 0;  // with the goodbye: why
   std::string last_words;
@@ -253,6 +255,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   static bool find_ahead(const Call& call, const PlanImage::MessageList& list, uint32_t cursor, uint32_t* op,
                          uint32_t* chunk) noexcept;
   bool pump_call(Peer& peer, Call& call, bool* waits);
+  bool is_ahead(const Call& call, size_t position, Nanoseconds now) const noexcept;
+  void release_held();
   bool issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t* unsent);
   int32_t pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept;
   void relieve(Peer& peer, Nanoseconds now);
@@ -382,6 +386,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint64_t finished_ = 0;      // collectives below this number are done
   uint32_t p2p_active_ = 0;
   std::vector<Peer*> dirty_peers_;
+  std::vector<Peer*> held_peers_;  // let others catch up: see is_ahead
   std::vector<Call*> dirty_calls_;
   std::vector<Call*> finishing_;
   std::vector<Peer*> memory_peers_;

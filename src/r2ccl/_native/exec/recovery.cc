@@ -473,6 +473,7 @@ void Engine::tick(Nanoseconds now) {
   next_tick_ns_ = now + kMillisecond;
   sample(now);
   if (status() != Status::OK) return;
+  release_held();  // whom they waited for may not want the rails any more
   // While chunks are in flight this comes every few milliseconds, unless the process does not get to run.
   const Nanoseconds gap = now - last_tick_ns_;
   if (last_tick_ns_ != 0 && gap > kPauseNs) {
