@@ -17,9 +17,9 @@ from .bootstrap.agree import check_agreed
 from .bootstrap.door import Door
 from .bootstrap.mesh import LinkEnd, Mesh, connect_mesh
 from .config import Config
+from .costs import Costs
 from .errors import BootstrapError, InvalidArgument
 from .health.monitor import Monitor, Place
-from .plan.costs import Costs
 from .plan.shares import shares
 from .planner import Planner
 from .topology.cluster import Cluster
@@ -122,7 +122,9 @@ def _costs(boot: Bootstrap, config: Config, deadline: Deadline) -> Costs | None:
             text = Path(config.costs).read_bytes()
             Costs.from_json(text.decode(), f"Config.costs = {config.costs!r}")
         except (OSError, UnicodeDecodeError) as error:
-            trouble = f"Config.costs = {config.costs!r} cannot be read ({error}): r2ccl-perf --calibrate writes such files"
+            trouble = (
+                f"Config.costs = {config.costs!r} cannot be read ({error}): r2ccl-perf --calibrate writes such files"
+            )
         except InvalidArgument as error:
             trouble = str(error)
     answer = boot.all_gather("costs", b"!" + trouble.encode() if trouble else text, deadline)[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ._native.core import PlanEntry
 from .config import Config
-from .plan.costs import ACROSS_HOSTS, ONE_HOST, Costs
+from .costs import ACROSS_HOSTS, ONE_HOST, Costs
 from .plan.ir import Plan
 from .plan.select import PlanRequest, check_algorithm, choose, costs_us, pick, size_class
 from .plan.shape import ClusterShape

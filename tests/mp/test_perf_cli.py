@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from r2ccl.costs import Costs
 from r2ccl.perf.ops import OPS
-from r2ccl.plan.costs import Costs
 from r2ccl.testing.placement import free_port
 
 PERF = [sys.executable, "-m", "r2ccl.perf.cli"]

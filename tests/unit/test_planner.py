@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from r2ccl.config import Config
+from r2ccl.costs import Costs
 from r2ccl.errors import InvalidArgument
-from r2ccl.plan.costs import Costs
 from r2ccl.planner import Planner, shape_of
 from r2ccl.topology.cluster import Cluster
 from r2ccl.topology.model import DOWN, RailInfo, RankInfo

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..costs import ACROSS_HOSTS, ONE_HOST, Costs
 from ..errors import InvalidArgument
-from ..plan.costs import ACROSS_HOSTS, ONE_HOST, Costs
 
 _TURNS = 200  # of a ping-pong
 _ROUNDS = 7
@@ -24,6 +24,7 @@ _WARM_UP = 2
 _LEAST_US = 0.01
 _COPY_BYTES = 16 << 20
 _WIRE_BYTES = 32 << 20
+
 
 def calibrate(comm: Any, path: str) -> Costs:
     """Every rank calls it; returns the costs, which rank 0 has written to ``path``.

@@ -27,7 +27,9 @@ def run(comm: Any, flags: Flags) -> int:
     if flags.calibrate:
         costs = calibrate(comm, flags.calibrate)
         if comm.rank == 0:
-            print(f"{costs.to_json()}\nwritten to {flags.calibrate}; R2CCL_COSTS={flags.calibrate} makes plans go by it")
+            print(
+                f"{costs.to_json()}\nwritten to {flags.calibrate}; R2CCL_COSTS={flags.calibrate} makes plans go by it"
+            )
         return 0
     if flags.root >= comm.size:
         raise InvalidArgument(f"-r {flags.root}: the ranks are 0 to {comm.size - 1}")

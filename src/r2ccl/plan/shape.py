@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..costs import ACROSS_HOSTS
 from ..errors import InvalidArgument
-from .costs import ACROSS_HOSTS
 from .reach import any_apart, masks, ring_order
 
 EVEN = 0.02  # bandwidths that differ by less count as equal

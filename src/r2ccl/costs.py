@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 
-from ..errors import InvalidArgument
+from .errors import InvalidArgument
 
 _LEAST, _MOST = 1e-6, 1e9
 
