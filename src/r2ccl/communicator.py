@@ -20,6 +20,7 @@ from .errors import Aborted, InvalidArgument, R2cclError
 from .observe.events import Event
 from .observe.station import Station
 from .observe.view import View
+from .planner import Planner
 from .shrink import Survivors
 from .subgroup import SubgroupBootstrap, derive_secret
 from .types import Collective, ReduceOp
@@ -68,7 +69,7 @@ class Communicator(Calls):
         parts = assemble(via, config, _parent._planner.costs if _parent is not None else None)
         self._engine = parts.engine
         self._cluster = parts.cluster
-        self._planner = parts.planner
+        self._planner: Planner = parts.planner
         self._rails = parts.rails
         self._monitor = parts.monitor
         self._door = parts.door

@@ -1,7 +1,8 @@
 """``r2ccl-perf --calibrate FILE``: measures what messages and bytes cost here, for the choice of plans.
 
-Two path classes: inside a host, and between hosts. One pair of ranks measures each while the others wait; what is not
-there to be measured keeps its default, and what a further message costs is scaled with what the first one does. Rank 0 writes the file, which ``Config.costs`` (R2CCL_COSTS) names later.
+Two path classes: inside a host, and between hosts. One pair of ranks measures each while the others wait. What is not
+there to be measured keeps its default, and what a further message costs is scaled with what the first one does. Rank 0
+writes the file, which ``Config.costs`` (R2CCL_COSTS) names later.
 """
 
 from __future__ import annotations
