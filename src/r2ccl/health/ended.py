@@ -7,7 +7,7 @@ its host knows, which refuses connections to its door from then on.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from .._native.core import Engine
 from ..bootstrap.door import Refusals, refusals
@@ -27,10 +27,11 @@ class EndedRanks:
         self._refusals = Refusals()
         self._due: dict[int, tuple[float, float]] = {}  # by peer: when to ask next, and the pause after that
 
-    def look(self, connected: Mapping[int, bool]) -> None:
-        """connected: by peer, whether some link to it is up. Ranks that are known to have ended are told to the core."""
+    def look(self, connected: Mapping[int, bool], reset: Collection[int] = ()) -> None:
+        """connected: by peer, whether some link to it is up. reset: peers whose control connections were reset, which is half
+        a proof. Ranks that are known to have ended are told to the core."""
         for peer, up in connected.items():
-            if up:
+            if up and peer not in reset:
                 self._due.pop(peer, None)
                 self._refusals.prove_end(peer, 0, 0.0)
                 continue
@@ -38,6 +39,7 @@ class EndedRanks:
             if time.monotonic() < due_s:
                 continue
             refused = refusals(self._around, peer, _ANSWER_S)
+            refused += bool(refused and peer in reset)
             if self._refusals.prove_end(peer, refused, time.monotonic()):
                 self._engine.peer_ended(peer)
             elif refused:

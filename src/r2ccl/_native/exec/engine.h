@@ -83,7 +83,9 @@ struct Peer final : ArrivedSet {
   int32_t host = -1;  // ranks of one host have the same; -1: unknown
   std::vector<std::unique_ptr<LinkSlot>> links;
   std::unique_ptr<ControlSocket> control;
-  Nanoseconds control_heard_ns = 0;
+  Nanoseconds control_heard_ns = 0, control_asked_ns = 0;
+  bool control_wanted = false;                   // another control socket, since this one is closed or mute
+  bool control_reset = false;                    // it was closed by the network, or by the peer's end
   Nanoseconds heard_ns = 0, alive_since_ns = 0;  // over any path; since when without a long break
   Nanoseconds memory_heard_ns = 0;               // through shared memory, about
   SendLedger ledger;
@@ -170,6 +172,10 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void wake_slow_loop();
   // Slow loop: the process of a rank has ended, though no path told so.
   void peer_ended(int32_t peer);
+  // Slow loop: ranks to which another control socket is wanted; how many. And such a socket; takes fd. False: not
+  // wanted.
+  uint32_t quiet_peers(r2ccl_quiet_peer* out, uint32_t capacity);
+  bool adopt_control(int32_t peer, int fd);
   // Ranks that ended or closed, as far as is known here; how many there are.
   uint32_t lost_ranks(int32_t* out, uint32_t capacity);
   EventLog& events() noexcept { return events_; }
@@ -296,13 +302,17 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void fence(Peer& peer, uint32_t link);
   void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);
   void spread(Peer& peer, const FrameHeader& header, const void* payload, int32_t except_link);
-  void control_ended(Peer& peer, int error);
   void peer_lost(int32_t rank, bool tell, const char* how);
   void tick(Nanoseconds now);
   void tick_peer(Peer& peer, Nanoseconds now);
   bool needs(const Peer& peer) const noexcept;
   void heard(Peer& peer, Nanoseconds now) noexcept;
   void compare_if_stuck(Nanoseconds now);
+
+  // control.cc
+  void control_ended(Peer& peer, int error);
+  void tick_control(Peer& peer, bool any_usable, Nanoseconds now);
+  bool watch_control(const Peer& peer) noexcept;
 
   // rails.cc
   void interface_changed(uint32_t ifindex, bool up) noexcept override;
