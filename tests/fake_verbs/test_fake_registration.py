@@ -91,7 +91,10 @@ def test_under_faults(over_fake_verbs: Path) -> None:
         assert comm.stats()["repairs"] == 2
         comm.barrier()
 
-    script = "device=fake1 rank=0 kind=fatal min_bytes=10000 after_writes=9; device=fake0 rank=1 kind=error min_bytes=10000 after_writes=30"
+    script = (
+        "device=fake1 rank=0 kind=fatal min_bytes=10000 after_writes=9;"
+        "device=fake0 rank=1 kind=error min_bytes=10000 after_writes=30"
+    )
     run_ranks(rank, 2, hosts=2, rails=2, env={"FAKE_VERBS_SCRIPT": script})
     assert borrowed_bytes(over_fake_verbs, 0) > 0
 

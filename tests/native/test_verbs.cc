@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "cluster.h"
+#include "transport/verbs_blob.h"
 
 using namespace r2ccl;
 using namespace r2ccl::test;
@@ -19,6 +20,45 @@ Options verbs_options(int ranks, uint32_t rails, uint64_t chunk_bytes = 4096) {
   o.verbs_library = FAKE_VERBS_LIBRARY;
   o.register_bytes = 1 << 30;
   return o;
+}
+
+// The handshake: what is written is read; what no end of this version says is refused.
+void blobs() {
+  VerbsBlob blob, read;
+  blob.qp_num = 0xabcdef;
+  blob.psn = 0x123456;
+  for (uint8_t i = 0; i < 16; ++i) blob.gid.raw[i] = i;
+  blob.lid = 0xfedc;
+  blob.mtu = 5;
+  blob.link_layer = 2;
+  blob.data_slots = 8;
+  blob.control_slots = 16;
+  blob.data_slot_bytes = 0x11223344;
+  blob.control_slot_bytes = 4096;
+  blob.rkey = 0x99887766;
+  blob.data_address = 0x1122334455667788;
+  blob.control_address = 0x8877665544332211;
+  uint8_t bytes[VerbsBlob::kBytes];
+  blob.write(bytes);
+  CHECK(std::memcmp(bytes, "R2VB\x01\x00\x80\x00\xef\xcd\xab\x00", 12) == 0);
+  CHECK(VerbsBlob::read(bytes, &read) && std::memcmp(&read, &blob, sizeof blob) == 0);
+  for (const auto& [at, value] : std::vector<std::pair<size_t, uint8_t>>{{0, 'x'},
+                                                                         {4, 2},
+                                                                         {6, 64},
+                                                                         {11, 1},
+                                                                         {15, 1},
+                                                                         {34, 0},
+                                                                         {34, 6},
+                                                                         {36, 7},
+                                                                         {36, 0},
+                                                                         {38, 1},
+                                                                         {44, 0},
+                                                                         {44, 12}}) {
+    uint8_t wrong[VerbsBlob::kBytes];
+    std::memcpy(wrong, bytes, sizeof wrong);
+    wrong[at] = value;
+    CHECK(!VerbsBlob::read(wrong, &read));
+  }
 }
 
 // All-reduces of several sizes, every element compared.
@@ -87,10 +127,11 @@ void registered_memory() {
 }
 
 void errors_of_devices() {
-  for (const char* text : {"device=fake1 kind=error after_writes=40", "device=fake2 kind=late error_ms=2 after_writes=40",
-                           "device=fake1 kind=lost-imm min_bytes=1 after_writes=45", "device=fake3 kind=fatal after_writes=50",
-                           "device=fake3 kind=qp-fatal after_writes=50", "device=fake1 kind=port-error after_writes=60",
-                           "device=fake0 kind=silent after_writes=60"}) {
+  for (const char* text :
+       {"device=fake1 kind=error after_writes=40", "device=fake2 kind=late error_ms=2 after_writes=40",
+        "device=fake1 kind=lost-imm min_bytes=1 after_writes=45", "device=fake3 kind=fatal after_writes=50",
+        "device=fake3 kind=qp-fatal after_writes=50", "device=fake1 kind=port-error after_writes=60",
+        "device=fake0 kind=silent after_writes=60"}) {
     script(text);
     Cluster c(verbs_options(2, 2));
     run_all_reduces(c, 4, {1000, 300000}, true);
@@ -141,6 +182,7 @@ void nothing_there() {
 }  // namespace
 
 int main() {
+  blobs();
   healthy();
   fewest_slots();
   without_acknowledgements();

@@ -15,6 +15,7 @@ constexpr Nanoseconds kMillisecond = 1'000'000;
 constexpr Nanoseconds kHeartbeatPerLinkNs = 100'000;
 // How long the verdict of the stall rule about loaded links of a rail is waited for, in its floors.
 constexpr Nanoseconds kLoadedFloors = 5;
+constexpr size_t kMostWarnings = 1000;
 
 }  // namespace
 
@@ -235,9 +236,11 @@ void Engine::post_note(int32_t rank, const void* bytes, uint32_t size) {
   spread(*peers_[rank], {.kind = FrameKind::kNote, .bytes = size}, bytes, -1);
 }
 
+// Once each: a link that cannot be made anew is tried for ever.
 void Engine::warn(std::string text) {
   std::lock_guard lock(wait_mutex_);
-  if (warnings_.size() < 256) warnings_.push_back(std::move(text));
+  if (warned_.size() >= kMostWarnings || !warned_.insert(text).second) return;
+  warnings_.push_back(std::move(text));
   ++link_changes_;
   links_cv_.notify_all();
 }

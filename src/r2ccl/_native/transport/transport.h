@@ -82,6 +82,8 @@ class Link {
   // The peer sleeps and must be woken by a control socket after this side wrote.
   virtual bool take_wake_request() noexcept { return false; }
 
+  // For faults of the script: the hardware at this end is told to fail. False: there is none that could be told.
+  virtual bool fail_device() noexcept { return false; }
   // A fault of the script that lasts has struck (faulty.cc).
   virtual bool struck() const noexcept { return false; }
   virtual uint64_t tx_bytes() const noexcept = 0;

@@ -81,14 +81,14 @@ class VerbsLink final : public Link, DeviceListener {
     if (!open_ || error_) return false;
     flush();
     if (!ready()) return false;
-    note(sender_->write(header, payload, take_used()));
+    note(sender_->write(header, payload, used()));
     return error_ == 0;
   }
   void control(const FrameHeader& header, const void* payload) noexcept override {
     if (sender_) sender_->control(header, payload);
   }
   void flush() noexcept override {
-    if (open_ && !error_ && sender_->control_waits()) note(sender_->flush(take_used()));
+    if (open_ && !error_ && sender_->control_waits()) note(sender_->flush(used()));
   }
 
   void fence() noexcept override {
@@ -112,16 +112,15 @@ class VerbsLink final : public Link, DeviceListener {
   bool linger() noexcept override {
     if (!open_ || error_) return true;
     flush();
-    if (!confirming_) note(sender_->credit(take_used(), true, &confirming_));
-    ibv::Wc done[kPollAtOnce];
-    const int n = queue_->poll(done, kPollAtOnce);
-    for (int i = 0; i < n && !error_; ++i) {
-      if (done[i].status != ibv::kSuccess) {
-        note(error_of_completion(done[i].status));
-      } else if (!(done[i].opcode & ibv::kWcRecv)) {
-        sender_->completed(done[i].wr_id);
-      }
-    }
+    if (!confirming_ && !sender_->control_waits()) note(sender_->credit(used(), true, &confirming_));
+    // What comes is not wanted any more, but for the slots that come back with it.
+    struct Deaf final : LinkEvents {
+      uint8_t* landing(Link&, const FrameHeader&) noexcept override { return nullptr; }
+      void arrived(Link&, const FrameHeader&, const uint8_t*, bool) noexcept override {}
+      void control(Link&, const FrameHeader&, const uint8_t*) noexcept override {}
+      void broken(Link&, int) noexcept override {}
+    } deaf;
+    receive(deaf);
     return error_ != 0 || sender_->idle();
   }
 
@@ -130,6 +129,7 @@ class VerbsLink final : public Link, DeviceListener {
   bool written() const noexcept override { return unwritten() == 0; }
   int fd() const noexcept override { return epoll_; }
   bool arms() const noexcept override { return true; }
+  bool fail_device() noexcept override { return queue_ && queue_->stop(); }
 
   void on_ready(LinkEvents& events, bool, bool) noexcept override {
     epoll_event ready[3];
@@ -342,21 +342,14 @@ class VerbsLink final : public Link, DeviceListener {
     return 0;
   }
 
-  SlotHead take_used() noexcept {
-    data_told_ = data_got_;
-    control_told_ = control_got_;
-    return {data_told_, control_told_, 0, 0};
-  }
+  SlotHead used() const noexcept { return {data_got_, control_got_, 0, 0}; }
   // The peer learns of empty slots with every frame, and without one when half of them are.
   void return_slots() noexcept {
+    const SlotHead& told = sender_->told();
     const uint32_t data_half = std::max(1u, slots_->layout().data_slots / 2);
-    if (error_ || (data_got_ - data_told_ < data_half && control_got_ - control_told_ < kControlSlots / 2)) return;
-    const SlotHead before{data_told_, control_told_, 0, 0};
+    if (data_got_ - told.data_used < data_half && control_got_ - told.control_used < kControlSlots / 2) return;
     bool sent = false;
-    note(sender_->credit(take_used(), false, &sent));
-    if (sent) return;
-    data_told_ = before.data_used;
-    control_told_ = before.control_used;
+    if (!error_) note(sender_->credit(used(), false, &sent));
   }
 
   // ---- errors
@@ -407,7 +400,7 @@ class VerbsLink final : public Link, DeviceListener {
   std::atomic<int> device_error_{0};
   ibv::Wc kept_[kPollAtOnce];
   int kept_count_ = 0;
-  uint32_t data_got_ = 0, data_told_ = 0, control_got_ = 0, control_told_ = 0;
+  uint32_t data_got_ = 0, control_got_ = 0;
   std::vector<uint8_t> stream_;
   uint64_t rx_bytes_ = 0, counted_ = 0;
 };

@@ -166,13 +166,17 @@ int VerbsQueue::check_port() const noexcept {
   return std::memcmp(gid.raw, gid_.raw, sizeof gid.raw) == 0 ? 0 : EADDRNOTAVAIL;
 }
 
+bool VerbsQueue::stop() noexcept {
+  ibv::QpAttr attr{};
+  attr.qp_state = ibv::kErr;
+  return qp_ && device_->api().modify_qp(qp_, &attr, ibv::kMaskState) == 0;
+}
+
 bool VerbsQueue::destroy() noexcept {
   const ibv::Api& api = device_->api();
   bool clean = true;
   if (qp_) {
-    ibv::QpAttr attr{};
-    attr.qp_state = ibv::kErr;
-    api.modify_qp(qp_, &attr, ibv::kMaskState);  // refused where it is in that state, or the device is gone
+    stop();  // refused where it is in that state, or the device is gone
     clean = api.destroy_qp(qp_) == 0;
   }
   qp_ = nullptr;

@@ -39,6 +39,8 @@ class VerbsQueue {
   // The port is usable and its identifiers are still those with which the queue pair was made. 0 or errno.
   int check_port() const noexcept;
 
+  // To ERR, as an error of the device's would: what is under way completes with errors. False: refused.
+  bool stop() noexcept;
   // To ERR, then destroyed: from here on it carries out no work of this end and no write of the peer's, see
   // docs/verbs.md. False: the device refused; then memory that it knew must not be used again.
   bool destroy() noexcept;

@@ -65,7 +65,7 @@ ibv::SendWr VerbsSender::make(Kind kind, ibv::Sge* sges, int count, uint64_t to,
   return wr;
 }
 
-int VerbsSender::write(const FrameHeader& header, const uint8_t* payload, SlotHead used) noexcept {
+int VerbsSender::write(const FrameHeader& header, const uint8_t* payload, const SlotHead& used) noexcept {
   const uint32_t most = payload_room(bounce_->layout().data_slot_bytes);
   if (header.bytes > most || header.bytes > payload_room(theirs_.data_slot_bytes)) return EMSGSIZE;
   uint8_t* slot = bounce_->data(data_sent_);
@@ -102,6 +102,7 @@ int VerbsSender::write(const FrameHeader& header, const uint8_t* payload, SlotHe
   work(next_ - 1).key = key;
   borrowed_ += key.mr != nullptr;
   ++data_sent_;
+  told_ = used;
   return queue_.post(&list[0]);
 }
 
@@ -117,18 +118,19 @@ void VerbsSender::control(const FrameHeader& header, const void* payload) {
   control_.insert(control_.end(), q, q + header.bytes);
 }
 
-int VerbsSender::flush(SlotHead used) noexcept {
+int VerbsSender::flush(const SlotHead& used) noexcept {
   const uint32_t window = std::min(bounce_->layout().control_slots, theirs_.control_slots);
   const uint32_t most = std::min(bounce_->layout().control_slot_bytes, theirs_.control_slot_bytes) - sizeof(SlotHead);
   while (control_waits() && control_sent_ - control_used_ < window && control_sent_ - control_done_ < window &&
          work_fits(1, kCreditWork)) {
-    used.bytes = static_cast<uint32_t>(std::min<size_t>(most, control_.size() - control_at_));
+    const auto bytes = static_cast<uint32_t>(std::min<size_t>(most, control_.size() - control_at_));
     uint8_t* slot = bounce_->control(control_sent_);
-    put(slot, used);
-    std::memcpy(slot + sizeof used, control_.data() + control_at_, used.bytes);
-    control_at_ += used.bytes;
+    put(slot, {used.data_used, used.control_used, bytes, 0});
+    std::memcpy(slot + sizeof(SlotHead), control_.data() + control_at_, bytes);
+    control_at_ += bytes;
+    told_ = used;
     const uint32_t slot_there = control_sent_++ % theirs_.control_slots;
-    ibv::Sge sge{reinterpret_cast<uint64_t>(slot), static_cast<uint32_t>(sizeof used) + used.bytes, bounce_->lkey()};
+    ibv::Sge sge{reinterpret_cast<uint64_t>(slot), static_cast<uint32_t>(sizeof(SlotHead)) + bytes, bounce_->lkey()};
     ibv::SendWr wr =
         make(Kind::kControl, &sge, 1, theirs_.control_address + uint64_t{slot_there} * theirs_.control_slot_bytes,
              immediate(Immediate::kControl, slot_there), false);
@@ -137,9 +139,10 @@ int VerbsSender::flush(SlotHead used) noexcept {
   return 0;
 }
 
-int VerbsSender::credit(SlotHead used, bool confirmed, bool* sent) noexcept {
+int VerbsSender::credit(const SlotHead& used, bool confirmed, bool* sent) noexcept {
   *sent = work_fits(1, 0);
   if (!*sent) return 0;
+  told_ = used;
   const uint32_t counters = (used.data_used & kCounterMask) << kCounterBits | (used.control_used & kCounterMask);
   ibv::SendWr wr =
       make(Kind::kCredit, nullptr, 0, theirs_.control_address, immediate(Immediate::kCredit, counters), confirmed);

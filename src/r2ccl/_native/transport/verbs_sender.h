@@ -44,15 +44,18 @@ class VerbsSender {
   void begin(const VerbsBlob& theirs) noexcept { theirs_ = theirs; }
 
   bool room() const noexcept;
-  // Only with room. What the peer's end shall know of the slots here goes with it. 0 or errno.
-  int write(const FrameHeader& header, const uint8_t* payload, SlotHead used) noexcept;
+  // Only with room. `used`: what the peer's end shall know of the slots here goes with it, and is `told` then. 0 or
+  // errno.
+  int write(const FrameHeader& header, const uint8_t* payload, const SlotHead& used) noexcept;
   void control(const FrameHeader& header, const void* payload);
   // Posts control frames as far as slots go. 0 or errno.
-  int flush(SlotHead used) noexcept;
+  int flush(const SlotHead& used) noexcept;
   bool control_waits() const noexcept { return control_at_ < control_.size(); }
   // Without a slot: the counters alone. *sent: there was room for it. confirmed: its completion comes back, and with it
   // that of all before it.
-  int credit(SlotHead used, bool confirmed, bool* sent) noexcept;
+  int credit(const SlotHead& used, bool confirmed, bool* sent) noexcept;
+  // What the peer will know of the slots here when all that was posted has come.
+  const SlotHead& told() const noexcept { return told_; }
 
   // The peer has emptied so many slots. False: more than were filled.
   bool used_up(uint32_t data, uint32_t control) noexcept;
@@ -90,6 +93,7 @@ class VerbsSender {
   std::unique_ptr<VerbsSlots> bounce_;
   RegisteredMemory* registered_;
   VerbsBlob theirs_{};
+  SlotHead told_;
   std::vector<Work> work_;           // a ring, by id
   uint64_t next_ = 0, retired_ = 0;  // ids from retired_ on are posted and not known to be complete
   uint32_t unsignaled_ = 0;
