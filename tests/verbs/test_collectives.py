@@ -18,7 +18,9 @@ from tools.rdma_guest.traffic import packets_sent, rank_config
 
 pytestmark = pytest.mark.timeout(180)
 SMALL = (0, 1, 1000, 30_011)
-LARGE = 700_001
+LARGE = 300_007
+# Nothing fails here: a machine that is slow must not look like a link that is dead.
+PATIENT = {"stall_floor_ms": 60_000.0, "heartbeat_ms": 0.0}
 
 
 def battery(comm: Communicator) -> int:
@@ -56,7 +58,7 @@ def every_collective(checks: Checks, count: int, roots: range | tuple[int, ...])
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_every_collective(hosts: int, rails: Rails) -> None:
     before = [packets_sent(rails.device(host, rail)) for host in range(hosts) for rail in range(rails.rails)]
-    compared = run_ranks(battery, hosts, config=lambda rank: rank_config(rails, rank), timeout_s=150)
+    compared = run_ranks(battery, hosts, config=lambda rank: rank_config(rails, rank, **PATIENT), timeout_s=150)
     after = [packets_sent(rails.device(host, rail)) for host in range(hosts) for rail in range(rails.rails)]
     assert min(compared) > 80
     assert all(a > b for a, b in zip(after, before, strict=True)), f"every rail carried RDMA: {before}, {after}"

@@ -17,8 +17,9 @@ from r2ccl.testing import RankGroup
 
 from .rails import Rails
 
-# An emulated machine moves a hundredth of what a real one does, with pauses of its own: so smaller chunks, more patience.
-SLOW = {"chunk_bytes": 16 << 10, "stall_floor_ms": 400.0}
+# An emulated machine moves a hundredth of what a real one does, and stands still when the machine below is busy: so
+# smaller chunks, more patience, and no processor for mere waiting.
+SLOW = {"chunk_bytes": 16 << 10, "stall_floor_ms": 800.0, "spin_us": 20}
 PERIOD = 2  # iteration i has the data of i % PERIOD; the first ones are what later ones must equal, bit by bit
 _OF_PLANS = (EventKind.PLAN, EventKind.EPOCH)
 Array = np.ndarray[Any, Any]

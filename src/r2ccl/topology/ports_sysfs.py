@@ -11,7 +11,7 @@ from .ports import ETHERNET, IB, ROCE_V1, ROCE_V2, Gid, RdmaDevice, RdmaPort
 
 _RATE = re.compile(r"([0-9.]+) Gb/sec")
 _LARGEST_TABLE = 1 << 16
-_LONG_RUN = 64
+_LONG_RUN = 32
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
