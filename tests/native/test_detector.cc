@@ -60,8 +60,8 @@ CASE(time_in_which_this_process_or_the_peer_did_not_run_is_not_counted) {
   CHECK(paused.step(t, kStart, t) != Verdict::kSuspect);
   CHECK(paused.step(t + 50 * kMs, kStart, t + 50 * kMs) == Verdict::kSuspect);
   StallDetector other(kFloor, 4);
-  CHECK(other.step(t, kStart, t, 0, false, 30 * kMs) != Verdict::kSuspect);
-  CHECK(other.step(t + 30 * kMs, kStart, t + 30 * kMs, 0, false, 30 * kMs) == Verdict::kSuspect);
+  CHECK(other.step(t, kStart, t, 0, 1, 30 * kMs) != Verdict::kSuspect);
+  CHECK(other.step(t + 30 * kMs, kStart, t + 30 * kMs, 0, 1, 30 * kMs) == Verdict::kSuspect);
   // What was excused is forgotten with the next movement.
   paused.acknowledged(t, kStart);
   CHECK(paused.step(t + kFloor + kMs, t, t + kFloor + kMs) == Verdict::kSuspect);

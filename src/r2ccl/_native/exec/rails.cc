@@ -72,7 +72,7 @@ void Engine::each_link_over(uint32_t rail, F&& f) {
 // ---- signs of life -------------------------------------------------------------------------------------------------
 
 Nanoseconds Engine::heard_elsewhere(const Peer& peer, uint32_t link) const noexcept {
-  Nanoseconds heard = peer.control_heard_ns;
+  Nanoseconds heard = std::max(peer.control_heard_ns, peer.relay.heard_ns);
   for (uint32_t l = 0; l < peer.links.size(); ++l)
     if (l != link) heard = std::max(heard, peer.links[l]->heard_ns);
   return heard;
@@ -92,6 +92,7 @@ void Engine::tick_heartbeat(Peer& peer, uint32_t l, Nanoseconds now) {
       const FrameHeader ping{.kind = FrameKind::kPing, .token = ++peer.ping_token};
       slot.link->say(ping);
       peer.say(ping);
+      if (says_nothing(peer, now)) relay_control(peer, ping, nullptr);
       return;
     }
     case Heartbeat::Verdict::kSuspect:
