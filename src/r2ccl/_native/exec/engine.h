@@ -318,7 +318,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Peer* pick_relay(const Peer& to, int32_t from, int32_t by, uint32_t most_handed, uint32_t most_passes,
                    uint32_t* passes) noexcept;
   bool relay_ready(Peer& to) noexcept;
-  bool relay(Peer& to, const FrameHeader& header, const uint8_t* payload);
+  bool relay(Peer& to, const FrameHeader& header, const uint8_t* payload, int32_t before = -1);
   void relay_control(Peer& to, const FrameHeader& header, const void* payload);
   Peer& relay_owner(uint32_t token) noexcept;
   void give_relayed(Slot* slot);

@@ -66,10 +66,12 @@ bool Engine::relay_ready(Peer& to) noexcept {
   return slot != nullptr;
 }
 
-// Hands a copy of the chunk to another rank. False: none takes it now.
-bool Engine::relay(Peer& to, const FrameHeader& header, const uint8_t* payload) {
+// Hands a copy of the chunk to another rank, to `before` only if no other takes it. False: none takes it now.
+bool Engine::relay(Peer& to, const FrameHeader& header, const uint8_t* payload, int32_t before) {
+  const uint32_t most = std::max(1u, window_ / 4);
   uint32_t passes;
-  Peer* by = pick_relay(to, -1, -1, std::max(1u, window_ / 4), kMostPasses, &passes);
+  Peer* by = pick_relay(to, -1, before, most, kMostPasses, &passes);
+  if (!by && before >= 0) by = pick_relay(to, -1, -1, most, kMostPasses, &passes);
   Slot* slot = by ? to.relay.slots.take() : nullptr;
   if (!slot) return false;
   if (header.bytes) std::memcpy(slot->data, payload, header.bytes);
@@ -195,7 +197,8 @@ void Engine::relay_confirmed(Peer& peer, const Sent& sent) {
 // Sends a chunk that went round once more: straight if there is a link again, else by another rank. False: nobody takes
 // it now.
 bool Engine::resend(Peer& peer, Sent& sent, Nanoseconds now) {
-  uint32_t& handed_before = peers_[sent.through]->relay.handed;
+  const int32_t before = sent.through;
+  uint32_t& handed_before = peers_[before]->relay.handed;
   --handed_before;
   if (has_way(peer)) {
     Slot* slot = peer.relay.slots.take();
@@ -211,7 +214,7 @@ bool Engine::resend(Peer& peer, Sent& sent, Nanoseconds now) {
     mark_dirty(peer);
     sent.through = peer.rank;
   } else {
-    if (!relay(peer, sent.header, sent.payload)) {
+    if (!relay(peer, sent.header, sent.payload, before)) {
       ++handed_before;
       return false;
     }
