@@ -129,6 +129,8 @@ class Timeline:
             args["cause"] = Cause(detail).name.lower()
         elif kind == EventKind.VERDICT:
             args["verdict"] = Verdict(detail).name.lower()
+        elif kind == EventKind.RELAY:
+            args = {"peer": peer, "by": value} if detail else {"peer": peer, "ends": True}
         self._mark(row, (at, kind.name.lower(), args))
         if kind == EventKind.REPAIRED:
             self._add(row, (at - value, at, "repair", {}))

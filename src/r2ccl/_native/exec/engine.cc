@@ -21,7 +21,7 @@ constexpr Nanoseconds kTickNs = kMillisecond;
 constexpr Nanoseconds kCallerGraceNs = kMillisecond;
 constexpr Nanoseconds kThreadSpinNs = 50'000;
 // Whoever closes stays as long as chunks of others go through it, within its time to linger.
-constexpr Nanoseconds kPassedLatelyNs = 300 * kMillisecond;
+constexpr Nanoseconds kPassedLatelyNs = 700 * kMillisecond;
 // So that the names of all chunks in flight on a link fit one control frame (2 x window x 16 bytes).
 constexpr uint64_t kMaxWindow = 400;
 constexpr uint32_t kSpinsBeforeYield = 64;

@@ -350,6 +350,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   template <class F>
   void each_link_over(uint32_t rail, F&& f);
   Nanoseconds heard_elsewhere(const Peer& peer, uint32_t link) const noexcept;
+  Nanoseconds heartbeat_every() const noexcept;
   void tick_heartbeat(Peer& peer, uint32_t link, Nanoseconds now);
   void begin_diagnosis(Peer& peer, uint32_t link, Nanoseconds now);
   void examine(uint32_t rail, int32_t host, Nanoseconds now);

@@ -78,14 +78,17 @@ Nanoseconds Engine::heard_elsewhere(const Peer& peer, uint32_t link) const noexc
   return heard;
 }
 
+// How often a link that carries nothing is asked; 0: never.
+Nanoseconds Engine::heartbeat_every() const noexcept {
+  if (!settings_.heartbeat_ns || !settings_.failover) return 0;
+  return std::max<Nanoseconds>(settings_.heartbeat_ns, polled_.size() * kHeartbeatPerLinkNs);
+}
+
 // A link that carries nothing is found dead before the next call needs it.
 void Engine::tick_heartbeat(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
-  const Nanoseconds every = settings_.heartbeat_ns && settings_.failover
-                                ? std::max(settings_.heartbeat_ns, polled_.size() * kHeartbeatPerLinkNs)
-                                : 0;
   const auto elsewhere = [&] { return heard_elsewhere(peer, l); };
-  switch (slot.heartbeat.step(now, slot.heard_ns, elsewhere, every, 2 * settings_.stall_floor_ns)) {
+  switch (slot.heartbeat.step(now, slot.heard_ns, elsewhere, heartbeat_every(), 2 * settings_.stall_floor_ns)) {
     case Heartbeat::Verdict::kFine:
       return;
     case Heartbeat::Verdict::kPing: {

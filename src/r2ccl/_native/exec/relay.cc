@@ -48,11 +48,11 @@ bool Engine::may_go_round(const Peer& peer) const noexcept {
          !peer.links.empty() && !peer.gone && !peer.said_goodbye;
 }
 
-// Nothing has come straight from the peer of late.
+// Nothing has come straight from the peer for longer than it would be silent of its own accord.
 bool Engine::says_nothing(const Peer& peer, Nanoseconds now) const noexcept {
   Nanoseconds heard = peer.control_heard_ns;
   for (auto& slot : peer.links) heard = std::max(heard, slot->heard_ns);
-  return now > heard + kSilentFloors * settings_.stall_floor_ns;
+  return now > heard + heartbeat_every() + kSilentFloors * settings_.stall_floor_ns;
 }
 
 // ---- sending -------------------------------------------------------------------------------------------------------
