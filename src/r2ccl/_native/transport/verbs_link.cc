@@ -314,7 +314,7 @@ class VerbsLink final : public Link, DeviceListener {
   int take_data(LinkEvents& events, const uint8_t* slot) noexcept {
     const SlotHead head = read_head(slot);
     const FrameHeader h = read_frame(slot + sizeof head);
-    if (h.magic != kFrameMagic || h.kind != FrameKind::kData ||
+    if (h.magic != kFrameMagic || !carries_chunk(h.kind) ||
         h.bytes > slots_->layout().data_slot_bytes - kDataHeadBytes ||
         !sender_->used_up(head.data_used, head.control_used))
       return EPROTO;
@@ -335,7 +335,7 @@ class VerbsLink final : public Link, DeviceListener {
     size_t at = 0;
     while (stream_.size() - at >= sizeof(FrameHeader)) {
       const FrameHeader h = read_frame(stream_.data() + at);
-      if (h.magic != kFrameMagic || h.kind == FrameKind::kData || h.bytes > kMostControlPayload) return EPROTO;
+      if (h.magic != kFrameMagic || carries_chunk(h.kind) || h.bytes > kMostControlPayload) return EPROTO;
       if (stream_.size() - at - sizeof h < h.bytes) break;
       events.control(*this, h, stream_.data() + at + sizeof h);
       if (!open_) return 0;
