@@ -35,4 +35,6 @@ def environment(library: Path, log: Path) -> dict[str, str]:
         "R2CCL_VERBS_LIBRARY": str(library),
         "R2CCL_RDMA_DEVICES": devices,
         "FAKE_VERBS_LOG": str(log),
+        # A fake NIC is a thread: on a busy machine it falls silent for longer than any real one would.
+        "R2CCL_STALL_FLOOR_MS": "250",
     }

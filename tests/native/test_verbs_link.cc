@@ -17,7 +17,10 @@ struct End final : LinkEvents {
     good &=
         h.chunk == data++ && (h.bytes == 0 || (payload[0] == (h.chunk & 255) && payload[h.bytes - 1] == payload[0]));
   }
-  void control(Link&, const FrameHeader& h, const uint8_t* payload) noexcept override {
+  // Answers at once, as the executor does.
+  void control(Link& l, const FrameHeader& h, const uint8_t* payload) noexcept override {
+    if (h.kind == FrameKind::kPong) return;
+    l.say({.kind = FrameKind::kPong});
     good &= h.token == controls++ && (h.bytes == 0 || payload[h.bytes - 1] == (h.token & 255));
   }
   void broken(Link&, int e) noexcept override { error = e; }

@@ -19,6 +19,7 @@ import numpy as np
 from .. import Config, Event, EventKind
 from ..testing import Fault, FaultScript, RankError, RankGroup
 from . import values
+from .launch import mpi_world
 from .launcher import launcher
 
 _MOST_RAILS = 64
@@ -44,9 +45,8 @@ def selftest(argv: Sequence[str]) -> int:
     via: Any = None
     rank = int(os.environ.get("RANK", "0"))
     if who == "mpi":
-        from mpi4py import MPI
-
-        via, rank = MPI.COMM_WORLD, MPI.COMM_WORLD.rank
+        via = mpi_world()
+        rank = via.rank
     with r2ccl.init(via, config=_config(rank)) as comm:
         return _drill(comm)
 

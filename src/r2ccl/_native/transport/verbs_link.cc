@@ -112,7 +112,10 @@ class VerbsLink final : public Link, DeviceListener {
   bool linger() noexcept override {
     if (!open_ || error_) return true;
     flush();
-    if (!confirming_ && !sender_->control_waits()) note(sender_->credit(used(), true, &confirming_));
+    if (!confirming_ && !sender_->control_waits()) {
+      note(sender_->credit(used(), true, &confirming_));
+      last_words_ = sender_->posted();
+    }
     // What comes is not wanted any more, but for the slots that come back with it.
     struct Deaf final : LinkEvents {
       uint8_t* landing(Link&, const FrameHeader&) noexcept override { return nullptr; }
@@ -121,7 +124,7 @@ class VerbsLink final : public Link, DeviceListener {
       void broken(Link&, int) noexcept override {}
     } deaf;
     receive(deaf);
-    return error_ != 0 || sender_->idle();
+    return !open_ || error_ != 0 || (confirming_ && sender_->passed(last_words_));
   }
 
   uint64_t progress() noexcept override { return sender_ ? sender_->done_bytes() : 0; }
@@ -311,7 +314,7 @@ class VerbsLink final : public Link, DeviceListener {
   int take_data(LinkEvents& events, const uint8_t* slot) noexcept {
     const SlotHead head = read_head(slot);
     const FrameHeader h = read_frame(slot + sizeof head);
-    if (h.magic != kFrameMagic || h.kind != FrameKind::kData ||
+    if (h.magic != kFrameMagic || !carries_chunk(h.kind) ||
         h.bytes > slots_->layout().data_slot_bytes - kDataHeadBytes ||
         !sender_->used_up(head.data_used, head.control_used))
       return EPROTO;
@@ -332,7 +335,7 @@ class VerbsLink final : public Link, DeviceListener {
     size_t at = 0;
     while (stream_.size() - at >= sizeof(FrameHeader)) {
       const FrameHeader h = read_frame(stream_.data() + at);
-      if (h.magic != kFrameMagic || h.kind == FrameKind::kData || h.bytes > kMostControlPayload) return EPROTO;
+      if (h.magic != kFrameMagic || carries_chunk(h.kind) || h.bytes > kMostControlPayload) return EPROTO;
       if (stream_.size() - at - sizeof h < h.bytes) break;
       events.control(*this, h, stream_.data() + at + sizeof h);
       if (!open_) return 0;
@@ -402,7 +405,7 @@ class VerbsLink final : public Link, DeviceListener {
   int kept_count_ = 0;
   uint32_t data_got_ = 0, control_got_ = 0;
   std::vector<uint8_t> stream_;
-  uint64_t rx_bytes_ = 0, counted_ = 0;
+  uint64_t rx_bytes_ = 0, counted_ = 0, last_words_ = 0;
 };
 
 }  // namespace

@@ -69,7 +69,9 @@ class VerbsSender {
 
   // Frames whose payload the device may still read where the caller has it.
   uint32_t unwritten() const noexcept { return borrowed_ > 0 ? data_sent_ - data_done_ : 0; }
-  bool idle() const noexcept { return next_ == retired_ && !control_waits(); }
+  // A place in the order of what is posted, and whether all before it is complete.
+  uint64_t posted() const noexcept { return next_; }
+  bool passed(uint64_t place) const noexcept { return retired_ >= place; }
   uint64_t done_bytes() const noexcept { return done_bytes_; }
   uint64_t posted_bytes() const noexcept { return posted_bytes_; }
   // The device has stopped: nothing is read any more.
