@@ -95,7 +95,7 @@ GUEST_ARGS ?=
 
 test-verbs: build ## the tests over soft RDMA, in a guest machine (installs qemu and Debian's kernel for it, in its own folder)
 	tools/rdma_guest/packages.sh
-	$(GUEST) --timeout 420 $(GUEST_ARGS) -- $(BIN)/python -m pytest -q -rfEs -p no:cacheprovider tests/verbs $(PYTEST_ARGS)
+	$(GUEST) --timeout 600 $(GUEST_ARGS) -- $(BIN)/python -m pytest -q -rfEs -p no:cacheprovider tests/verbs $(PYTEST_ARGS)
 
 soak: build lab-tools ## ten minutes of random faults and recoveries while all collectives run, every element compared
 	$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))
