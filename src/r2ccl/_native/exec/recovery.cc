@@ -171,6 +171,10 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
     return;
   }
   if (status() != Status::OK) return;
+  if (!is_known(h.kind)) {
+    ++counters_.refused_frames;
+    return;
+  }
   const Nanoseconds now = monotonic_ns();
   heard(peer, now);
   switch (h.kind) {
@@ -235,6 +239,9 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       if (std::memcmp(&mine, &theirs, sizeof mine) != 0) raise_alarm(h.call);
       break;
     }
+    case FrameKind::kReplaced:
+      if (via == -1 && peer.control) peer.control->expect_end();
+      break;
     case FrameKind::kQuery:
       send_all_credits(peer);
       break;
