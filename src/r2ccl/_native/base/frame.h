@@ -33,10 +33,10 @@ enum class FrameKind : uint8_t {
   kStatusAsk = 20,     // where does the receiver stand? `token` comes back
   kStatusAnswer = 21,  // payload: its report, JSON (exec/sight.cc)
   kQuery = 11,         // asks for the credits (answered by kCredit per lane that moved)
-  kRelay = 21,  // a chunk on its way through other ranks: as kData; `token` is a relay_token, and `freed` how often
+  kRelay = 22,  // a chunk on its way through other ranks: as kData; `token` is a relay_token, and `freed` how often
                 // it may still be passed on
-  kRelayControl = 22,  // likewise a control frame: payload: its header and its payload
-  kRelayRefused = 23,  // the receiver's kRelay or kRelayControl with this `token` and `freed` is not passed on; flags
+  kRelayControl = 23,  // likewise a control frame: payload: its header and its payload
+  kRelayRefused = 24,  // the receiver's kRelay or kRelayControl with this `token` and `freed` is not passed on; flags
                        // 1: a chunk, named by `call`, `message` and `chunk`
 };
 
