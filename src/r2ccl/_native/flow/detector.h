@@ -69,7 +69,8 @@ class StallDetector {
         hopeless ? limit : silent_ns(now, std::max(oldest_posted_ns, std::min(alive_since_ns, now)));
     if (silent < limit / 2) return Verdict::kFine;
     const bool asked = asked_ns_ + limit / 2 > now && asked_ns_ >= oldest_posted_ns;
-    if (silent >= times * limit && heard_elsewhere_ns + limit / 2 > now) return Verdict::kSuspect;
+    // Pauses are excused once, however much longer the link gets: a busy machine adds them up without end.
+    if (silent >= limit + (times - 1) * limit_ns() && heard_elsewhere_ns + limit / 2 > now) return Verdict::kSuspect;
     if (asked) return Verdict::kFine;
     asked_ns_ = now;
     return Verdict::kAskPeer;
