@@ -32,7 +32,7 @@ CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name 
 CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd')
 PYTHON_DIRS := src tests tools $(wildcard perf)
 
-.PHONY: help venv build demo test test-python test-native test-asan test-tsan check format bench bench-faults bench-plans soak clean distclean lab-tools
+.PHONY: help venv build demo test test-python test-native test-asan test-tsan test-verbs check format bench bench-faults bench-plans soak clean distclean lab-tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -76,6 +76,7 @@ test: build lab-tools ## every test that this machine can run; a skipped one say
 	$(MAKE) --no-print-directory test-native
 	$(MAKE) --no-print-directory test-asan
 	$(MAKE) --no-print-directory test-tsan
+	$(MAKE) --no-print-directory test-verbs
 
 test-python: build ## the Python tests alone
 	$(BIN)/python -m pytest -q -rfEs $(PYTEST_ARGS)
@@ -88,6 +89,13 @@ test-asan: $(REQUIREMENTS) ## the C++ tests under AddressSanitizer and Undefined
 
 test-tsan: $(REQUIREMENTS) ## the C++ tests under ThreadSanitizer
 	tools/native_tests.sh $(BUILD)/tsan thread $(JOBS)
+
+GUEST := $(BIN)/python -m tools.rdma_guest
+GUEST_ARGS ?=
+
+test-verbs: build ## the tests over soft RDMA, in a guest machine (installs qemu and Debian's kernel for it, in its own folder)
+	tools/rdma_guest/packages.sh
+	$(GUEST) --timeout 420 $(GUEST_ARGS) -- $(BIN)/python -m pytest -q -rfEs -p no:cacheprovider tests/verbs $(PYTEST_ARGS)
 
 soak: build lab-tools ## ten minutes of random faults and recoveries while all collectives run, every element compared
 	$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))

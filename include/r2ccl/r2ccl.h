@@ -52,6 +52,8 @@ typedef struct r2ccl_settings {
   int32_t yield_when_spinning;  // more local ranks than processors
   uint64_t trace_records;       // size of the trace's ring; 0: no trace
   const char* fault_script;     // faults the transport injects, one a line; may be empty
+  uint64_t register_bytes;      // most that the registrations of the program's memory may pin, of all devices together
+  const char* verbs_library;    // libibverbs, or what stands in for it; empty: libibverbs.so.1
 } r2ccl_settings;
 
 // The layout of a plan and of the call that runs it. Arrays are read during the call only.
@@ -152,6 +154,11 @@ R2CCL_API int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t rail, const char* name,
                                  double weight);
 // fd -1: a link that could not be connected yet; r2ccl_reopen_link may bring it.
 R2CCL_API int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
+// The RDMA port of a rail; gid_index -1: none (InfiniBand within a subnet). Also later, when it has changed.
+R2CCL_API int32_t r2ccl_set_rail_port(r2ccl_engine*, uint32_t rail, const char* device, uint32_t port,
+                                      int32_t gid_index);
+// Over the rail's RDMA port; fd is a TCP connection between the rails, which carries the handshake.
+R2CCL_API int32_t r2ccl_add_verbs_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
 R2CCL_API int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower);
 R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t same_host);
 // Which host a peer is on: ranks of one host have the same number.
@@ -206,6 +213,15 @@ R2CCL_API void r2ccl_report_probe(r2ccl_engine*, const r2ccl_probe*);
 // when there is none. They may come twice.
 R2CCL_API void r2ccl_post_note(r2ccl_engine*, int32_t peer, const void* bytes, uint32_t size);
 R2CCL_API uint32_t r2ccl_take_note(r2ccl_engine*, int32_t* peer, void* bytes);
+// Memory that NICs may read where it lies, from now until it is taken back as often; the caller keeps it till then.
+// Without it chunks are copied on their way. unregister: INVALID_ARGUMENT when it was not registered.
+R2CCL_API int32_t r2ccl_register(r2ccl_engine*, const void* memory, size_t bytes);
+R2CCL_API int32_t r2ccl_unregister(r2ccl_engine*, const void* memory, size_t bytes);
+// Why queue pairs cannot be made on an RDMA port; returns the length, 0: they can.
+R2CCL_API size_t r2ccl_try_port(const char* library, const char* device, uint32_t port, int32_t gid_index, char* buffer,
+                                size_t size);
+// What the program's log should say of devices and limits; returns the length, 0 when there is nothing.
+R2CCL_API size_t r2ccl_take_warning(r2ccl_engine*, char* buffer, size_t size);
 // Ends a wait of the slow loop.
 R2CCL_API void r2ccl_wake_slow_loop(r2ccl_engine*);
 // The slow loop knows that the process of a rank has ended.

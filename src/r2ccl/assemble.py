@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._native.core import Engine
+from ._native.core import Engine, try_port
 from .bootstrap import Bootstrap, Deadline, resolve
 from .bootstrap.agree import check_agreed
 from .bootstrap.door import Door
@@ -25,6 +25,7 @@ from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
 from .topology.model import RailInfo, RankInfo
+from .topology.rdma import drop_unusable, speak_verbs
 
 log = logging.getLogger("r2ccl")
 _MAX_JOB = 64
@@ -65,7 +66,7 @@ def assemble(via: Any, config: Config, costs: Costs | None = None) -> Parts:
 def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, costs: Costs | None) -> Parts:
     rank, size = boot.rank, boot.size
     check_agreed(boot, config, deadline)
-    me = describe_self(config, rank)
+    me = drop_unusable(describe_self(config, rank), config, try_port)
     answers = boot.all_gather("topology", me.to_bytes(), deadline)
     ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
     cluster = Cluster.of(ranks)
@@ -91,7 +92,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, costs: 
     door = Door.of(mesh.around, boot.secret) if mesh.around is not None else None
     if not config.recovery or not places:
         mesh.close()  # nobody dials again
-    monitor = Monitor(engine, mesh.around, places, config.recovery) if places and mesh.around is not None else None
+    monitor = Monitor(engine, mesh.around, places, config) if places and mesh.around is not None else None
     # Nobody sends before everybody listens.
     try:
         names = boot.all_gather("ready", (config.job or secrets.token_hex(4)).encode(), deadline)
@@ -140,6 +141,8 @@ def _connect(
     for rail in me.rails:
         watched = (0, "") if rail.is_loopback else (rail.ifindex, rail.address)
         engine.add_rail(rail.index, rail.name, *watched, float(rail.speed_mbps or 1))
+        if rail.rdma_device:
+            engine.set_rail_port(rail.index, rail.rdma_device, rail.rdma_port, rail.rdma_gid)
     for peer, fd in sorted(mesh.oob.items()):
         engine.add_control(peer, fd, cluster.same_host(me.rank, peer))
         engine.set_host(peer, cluster.host_of(peer).index)
@@ -156,10 +159,14 @@ def _connect(
     links = sorted([*mesh.links, *absent], key=order)
     places: list[Place] = []
     for link in links:
-        engine.add_tcp_link(link.peer, link.my_rail, link.fd)
+        verbs = speak_verbs(me.rails[link.my_rail], ranks[link.peer].rails[link.peer_rail])
+        add_link = engine.add_verbs_link if verbs else engine.add_tcp_link
+        add_link(link.peer, link.my_rail, link.fd)
         number = sum(place.peer == link.peer for place in places)
         places.append(Place(link.peer, number, link.my_rail, link.peer_rail))
     mesh.links.clear()
+    for warning in engine.take_warnings():
+        log.warning("%s", warning)
     for peer in sorted({link.peer for link in links}):
         speeds = [
             float(min(me.rails[li.my_rail].speed_mbps or 1, ranks[peer].rails[li.peer_rail].speed_mbps or 1))

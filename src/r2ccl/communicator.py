@@ -21,6 +21,7 @@ from .observe.events import Event
 from .observe.station import Station
 from .observe.view import View
 from .planner import Planner
+from .registration import Registration
 from .shrink import Survivors
 from .subgroup import SubgroupBootstrap, derive_secret
 from .types import Collective, ReduceOp
@@ -151,6 +152,14 @@ class Communicator(Calls):
         self._keepers, self._door = [], None
         self.close()
         return new
+
+    def register(self, array: Any) -> Registration:
+        """Let RDMA devices read an array where it lies, instead of copying each chunk that is sent from it.
+
+        Worth it for large arrays that are sent often. The memory is pinned until the result is released; freeing it
+        before that is impossible, as the result refers to the array. Without RDMA it costs and changes nothing.
+        """
+        return Registration(self._engine, array)
 
     # -- sight ---------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@
 
 namespace r2ccl::test {
 
-enum class Kind { kLoopback, kTcp, kShm };
+enum class Kind { kLoopback, kTcp, kShm, kVerbs };
 
 // A connection over 127.0.0.1.
 inline std::pair<int, int> tcp_pair() {
@@ -48,6 +48,8 @@ struct Options {
   uint64_t stall_floor_ns = 2'000'000'000, heartbeat_ns = 0, outage_ns = 2'000'000'000;
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
+  std::string verbs_library;
+  uint64_t register_bytes = 0;
   std::vector<std::pair<int, int>> no_control = {}, no_links = {},
                                    in_memory = {};  // pairs of ranks, the lower one first
 };
@@ -68,7 +70,14 @@ inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
   s.yield_when_spinning = 1;
   const std::string script = static_cast<size_t>(rank) < o.scripts.size() ? o.scripts[static_cast<size_t>(rank)] : "";
   s.fault_script = script.c_str();
+  s.verbs_library = o.verbs_library.c_str();
+  s.register_bytes = o.register_bytes;
   return std::make_unique<Engine>(s);
+}
+
+// The fake device of a rail: one of its own for each rank.
+inline std::string device_of(const Options& o, int rank, uint32_t rail) {
+  return "fake" + std::to_string(static_cast<uint32_t>(rank) * o.rails + rail);
 }
 
 class Cluster {
@@ -76,6 +85,10 @@ class Cluster {
   explicit Cluster(const Options& o) : options(o) {
     for (int r = 0; r < o.ranks; ++r) {
       engines.push_back(make_engine(o, r));
+      for (uint32_t rail = 0; o.kind == Kind::kVerbs && rail < o.rails; ++rail) {
+        engines[r]->add_rail(rail, "rail" + std::to_string(rail), 0, "", 1);
+        engines[r]->set_rail_port(rail, {device_of(o, r, rail), 1, 0});
+      }
     }
     for (int a = 0; a < o.ranks; ++a)
       for (int b = a + 1; b < o.ranks; ++b) join(a, b);
@@ -138,6 +151,10 @@ class Cluster {
         const auto [x, y] = tcp_pair();
         engines[a]->add_link(make_tcp_link(b, rail, x, 64 << 10));
         engines[b]->add_link(make_tcp_link(a, rail, y, 64 << 10));
+      } else if (kind == Kind::kVerbs) {
+        const auto [x, y] = tcp_pair();
+        engines[a]->connect(b, rail, x, true);
+        engines[b]->connect(a, rail, y, true);
       } else {
         const uint64_t ring = 64 << 10;
         const int fd = ::memfd_create("r2ccl-test", MFD_CLOEXEC);

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "exec/engine.h"
 #include "r2ccl/r2ccl.h"
+#include "transport/verbs_queue.h"
 
 using r2ccl::Engine;
 using r2ccl::PlanImage;
@@ -81,10 +82,15 @@ int32_t r2ccl_set_host(r2ccl_engine* e, int32_t peer, int32_t host) {
 }
 
 int32_t r2ccl_add_tcp_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
-  return guarded_status([&] {
-    const auto limit = static_cast<uint32_t>(std::max<uint64_t>(of(e)->settings().chunk_bytes, 64 << 10));
-    of(e)->add_link(r2ccl::make_tcp_link(peer, rail, fd, limit), fd < 0);
-  });
+  return guarded_status([&] { of(e)->connect(peer, rail, fd, false); });
+}
+
+int32_t r2ccl_add_verbs_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
+  return guarded_status([&] { of(e)->connect(peer, rail, fd, true); });
+}
+
+int32_t r2ccl_set_rail_port(r2ccl_engine* e, uint32_t rail, const char* device, uint32_t port, int32_t gid_index) {
+  return guarded_status([&] { of(e)->set_rail_port(rail, {device, static_cast<uint8_t>(port), gid_index}); });
 }
 
 int32_t r2ccl_add_shm_link(r2ccl_engine* e, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower) {
@@ -190,6 +196,29 @@ uint32_t r2ccl_take_note(r2ccl_engine* e, int32_t* peer, void* bytes) {
                    : uint32_t{0};
       },
       uint32_t{0});
+}
+int32_t r2ccl_register(r2ccl_engine* e, const void* memory, size_t bytes) {
+  return guarded_status([&] { of(e)->register_memory(memory, bytes); });
+}
+int32_t r2ccl_unregister(r2ccl_engine* e, const void* memory, size_t bytes) {
+  return guarded([&] { return of(e)->unregister_memory(memory, bytes) ? R2CCL_OK : R2CCL_INVALID_ARGUMENT; },
+                 R2CCL_INTERNAL);
+}
+size_t r2ccl_try_port(const char* library, const char* device, uint32_t port, int32_t gid_index, char* buffer,
+                      size_t size) {
+  return guarded(
+      [&] {
+        return copy_text(r2ccl::try_port(library, {device, static_cast<uint8_t>(port), gid_index}), buffer, size);
+      },
+      size_t{0});
+}
+size_t r2ccl_take_warning(r2ccl_engine* e, char* buffer, size_t size) {
+  return guarded(
+      [&] {
+        std::string text;
+        return of(e)->take_warning(&text) ? copy_text(text, buffer, size) : size_t{0};
+      },
+      size_t{0});
 }
 void r2ccl_wake_slow_loop(r2ccl_engine* e) {
   guarded_status([&] { of(e)->wake_slow_loop(); });

@@ -35,6 +35,8 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         int32_t yield_when_spinning
         uint64_t trace_records
         const char* fault_script
+        uint64_t register_bytes
+        const char* verbs_library
     ctypedef struct r2ccl_plan_desc:
         uint32_t lanes
         uint32_t op_count
@@ -95,6 +97,12 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     r2ccl_engine* r2ccl_engine_create(const r2ccl_settings*)
     int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, const char*, double)
     int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
+    int32_t r2ccl_add_verbs_link(r2ccl_engine*, int32_t, uint32_t, int)
+    int32_t r2ccl_set_rail_port(r2ccl_engine*, uint32_t, const char*, uint32_t, int32_t)
+    int32_t r2ccl_register(r2ccl_engine*, const void*, size_t)
+    int32_t r2ccl_unregister(r2ccl_engine*, const void*, size_t)
+    size_t r2ccl_try_port(const char*, const char*, uint32_t, int32_t, char*, size_t)
+    size_t r2ccl_take_warning(r2ccl_engine*, char*, size_t)
     int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t, int, uint64_t, int32_t)
     int32_t r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
     int32_t r2ccl_set_host(r2ccl_engine*, int32_t, int32_t)
@@ -250,6 +258,18 @@ cdef int view_of(object array, bint writable, str name, View* out) except -1:
     return 0
 
 
+def try_port(str library, str device, int port, int gid_index):
+    """Why queue pairs cannot be made on an RDMA port; empty: they can."""
+    cdef char data[1024]
+    cdef bytes c_library = library.encode(), c_device = device.encode()
+    cdef const char* name = c_library
+    cdef const char* which = c_device
+    cdef size_t n
+    with nogil:
+        n = r2ccl_try_port(name, which, port, gid_index, data, sizeof(data))
+    return data[:n].decode("utf-8", "replace")
+
+
 cdef class PlanEntry:
     """A plan in the core's form, with what a call needs to know about it."""
 
@@ -392,6 +412,7 @@ cdef class Engine:
         cdef r2ccl_settings s
         memset(&s, 0, sizeof(s))
         script = config.fault_script.encode()
+        library = config.verbs_library.encode()
         s.rank = rank
         s.size = size
         s.chunk_bytes = config.chunk_bytes
@@ -406,6 +427,8 @@ cdef class Engine:
         s.yield_when_spinning = yield_when_spinning
         s.trace_records = config.trace_records if config.trace else 0
         s.fault_script = script
+        s.register_bytes = config.register_bytes
+        s.verbs_library = library
         self.core = r2ccl_engine_create(&s)
         if self.core == NULL:
             raise MemoryError("r2ccl: no memory for the native core")
@@ -436,6 +459,16 @@ cdef class Engine:
         if fd >= 0:
             self.sockets.append((fd, os.fstat(fd).st_ino))
         made(r2ccl_add_tcp_link(self.handle(), peer, rail, fd))
+
+    def set_rail_port(self, int rail, str device, int port, int gid_index):
+        """The RDMA port of a rail; gid_index -1: none (InfiniBand within a subnet)."""
+        made(r2ccl_set_rail_port(self.handle(), rail, device.encode(), port, gid_index))
+
+    def add_verbs_link(self, int peer, int rail, int fd):
+        """Over the rail's RDMA port; fd: a TCP connection between the rails. -1: it could not be connected yet."""
+        if fd >= 0:
+            self.sockets.append((fd, os.fstat(fd).st_ino))
+        made(r2ccl_add_verbs_link(self.handle(), peer, rail, fd))
 
     def add_shm_link(self, int peer, int memfd, uint64_t ring_bytes):
         if r2ccl_add_shm_link(self.handle(), peer, memfd, ring_bytes, self.rank < peer) != R2CCL_OK:
@@ -897,6 +930,39 @@ cdef class Engine:
         p.theirs = theirs
         with nogil:
             r2ccl_report_probe(core, &p)
+
+    def register(self, object array):
+        """(address, bytes) of an array's memory, which NICs may read where it lies until ``unregister``."""
+        cdef View v
+        cdef int32_t status
+        cdef size_t nbytes
+        cdef r2ccl_engine* core = self.handle()
+        memset(&v, 0, sizeof(v))
+        view_of(array, False, "array", &v)
+        nbytes = v.count * v.itemsize
+        with nogil:
+            status = r2ccl_register(core, v.data, nbytes)
+        made(status)
+        return <uintptr_t>v.data, nbytes
+
+    def unregister(self, uintptr_t address, size_t nbytes):
+        """Nothing is left to do when the core is closed."""
+        cdef r2ccl_engine* core = self.core
+        if core == NULL:
+            return
+        with nogil:
+            r2ccl_unregister(core, <const void*>address, nbytes)
+
+    def take_warnings(self):
+        """What the log should say of devices and limits."""
+        cdef char data[1024]
+        cdef size_t n
+        found = []
+        while True:
+            n = r2ccl_take_warning(self.handle(), data, sizeof(data))
+            if n == 0:
+                return found
+            found.append(data[:n].decode("utf-8", "replace"))
 
     def post_note(self, int peer, bytes note):
         """A message to the slow loop of a peer; it may come twice."""

@@ -78,6 +78,7 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
         parser.error(f"-r {a.root}: a rank from 0 to {a.ngpus - 1}, or -1 for each in turn")
     if a.hosts > a.ngpus:
         parser.error(f"--hosts {a.hosts} is more than -g {a.ngpus} ranks")
+    settings = (*a.config, *([("transport", a.transport)] if a.transport else []))
     if a.op_name is None:
         if not a.calibrate:
             parser.error(f"OP is missing: one of {', '.join(OPS)}")
@@ -88,7 +89,7 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
         _refuse_impossible(parser, a.datatype, redops)
     flags = Flags(
         a.op_name, a.minbytes, a.maxbytes, a.stepbytes, a.stepfactor, a.iters, a.warmup_iters, bool(a.check),
-        a.datatype, redops, a.root, a.ngpus, a.hosts, a.rails, a.json, tuple(a.config), faults, a.timeout_s, a.explain,
+        a.datatype, redops, a.root, a.ngpus, a.hosts, a.rails, a.json, settings, faults, a.timeout_s, a.explain,
         a.calibrate,
     )  # fmt: skip
     try:
@@ -127,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("-g", "--ngpus", type=values.positive, default=2, metavar="RANKS", help="local ranks (%(default)s)")
     p.add_argument("--hosts", type=values.positive, default=1, help="alone: spread the ranks over emulated hosts")
     p.add_argument("--rails", type=values.count, default=0, help="alone: loopback rails between emulated hosts")
+    p.add_argument(
+        "--transport", choices=("auto", "tcp", "verbs"), default="", help="what rails speak (Config.transport)"
+    )
     p.add_argument("--json", default="", metavar="FILE", help="append one JSON line per result; - is stdout")
     p.add_argument(
         "--config",

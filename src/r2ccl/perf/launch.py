@@ -23,12 +23,17 @@ def launch(flags: Flags) -> int:
     return _alone(flags)
 
 
-def _under_mpi(flags: Flags) -> int:
+def mpi_world() -> Any:
+    """``COMM_WORLD`` of the MPI that started this process."""
     from mpi4py import MPI
 
+    return MPI.COMM_WORLD
+
+
+def _under_mpi(flags: Flags) -> int:
     import r2ccl
 
-    world = MPI.COMM_WORLD
+    world = mpi_world()
     try:
         with r2ccl.init(world, config=flags.config(world.rank)) as comm:
             return _status(run(comm, flags))

@@ -253,7 +253,7 @@ void Engine::relieve(Peer& peer, Nanoseconds now) {
     const Nanoseconds oldest = peer.ledger.oldest_ns(l);
     if (!peer.failover.usable(l) || !slow.rate.known() || !slow.detector.slow(now, oldest)) continue;
     // A frame that is not yet written still needs the source memory: it stays with this link.
-    const Sent* sent = peer.ledger.newest(l, slow.link->written() ? 0 : 1);
+    const Sent* sent = peer.ledger.newest(l, slow.link->unwritten());
     if (!sent) continue;
     const double rate = slow.rate.at(now, oldest, sent->header.bytes);
     const double eta = static_cast<double>(peer.ledger.bytes_on(l)) / rate;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 namespace r2ccl {
@@ -24,6 +25,10 @@ constexpr Nanoseconds kThreadSpinNs = 50'000;
 constexpr Nanoseconds kPassedLatelyNs = 700 * kMillisecond;
 // So that the names of all chunks in flight on a link fit one control frame (2 x window x 16 bytes).
 constexpr uint64_t kMaxWindow = 400;
+// Chunks under way on a verbs link: enough for the fastest ports and their round trips.
+constexpr uint32_t kMostSlots = 8;
+// What was said last may take so long to leave links that lose it when they end.
+constexpr Nanoseconds kLastWordsNs = 20 * kMillisecond;
 constexpr uint32_t kSpinsBeforeYield = 64;
 constexpr int kIdleSleepMs = 100, kBusySleepMs = 2;
 constexpr uint32_t kMemoryOnlyPollInterval = 64, kTickPolls = 64;
@@ -38,10 +43,12 @@ uint64_t watch_tag(Watch what, uint32_t rank, uint32_t link) {
 Engine::Engine(const r2ccl_settings& settings)
     : settings_(settings),
       script_(settings.fault_script ? settings.fault_script : ""),
+      devices_(settings.verbs_library ? settings.verbs_library : ""),
+      registrations_(settings.register_bytes, [this](std::string text) { warn(std::move(text)); }),
       device_(host_device()),
       window_(static_cast<uint32_t>(
           std::clamp<uint64_t>(settings.staging_bytes / (3 * settings.chunk_bytes), 2, kMaxWindow))) {
-  settings_.fault_script = nullptr;
+  settings_.fault_script = settings_.verbs_library = nullptr;
   if (settings.trace_records) trace_ = std::make_unique<TraceRing>(settings.trace_records);
   peers_.resize(static_cast<size_t>(settings.size));
   for (int32_t r = 0; r < settings.size; ++r) {
@@ -65,7 +72,37 @@ void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, const c
   rails_[rail] = {.name = std::move(name),
                   .ifindex = ifindex,
                   .weight = weight > 0 ? weight : 1.0,
-                  .address = InterfaceAddress::parse(address)};
+                  .port = {},
+                  .address = InterfaceAddress::parse(address),
+                  .speed = {}};
+}
+
+// A link over the rail that fd joins to one of the peer's; -1: not connected yet.
+std::unique_ptr<Link> Engine::make_link(int32_t rank, uint32_t rail, int fd, const VerbsPort* port) {
+  const uint64_t chunk = std::max<uint64_t>(settings_.chunk_bytes, 64 << 10);
+  if (!port) return make_tcp_link(rank, rail, fd, static_cast<uint32_t>(chunk));
+  std::string warning;
+  auto device = fd < 0 ? nullptr : devices_.get(port->device, &warning);
+  VerbsLinkOptions options;
+  options.max_payload = static_cast<uint32_t>(chunk);
+  options.registered = &registrations_;
+  options.slots = std::bit_floor(std::min(window_, kMostSlots));
+  auto link = make_verbs_link(rank, rail, fd, std::move(device), *port, options, &warning);
+  if (!warning.empty()) warn("link to rank " + std::to_string(rank) + ": " + warning);
+  return link;
+}
+
+void Engine::set_rail_port(uint32_t rail, VerbsPort port) {
+  Drive drive(*this);
+  if (rail < rails_.size()) rails_[rail].port = std::move(port);
+}
+
+void Engine::connect(int32_t rank, uint32_t rail, int fd, bool verbs) {
+  const VerbsPort none;
+  auto link = make_link(rank, rail, fd, !verbs ? nullptr : rail < rails_.size() ? &rails_[rail].port : &none);
+  const bool down = link->fd() < 0;
+  add_link(std::move(link), down);
+  peers_[rank]->links.back()->verbs = verbs;
 }
 
 void Engine::add_link(std::unique_ptr<Link> link, bool down) {
@@ -78,6 +115,10 @@ void Engine::add_link(std::unique_ptr<Link> link, bool down) {
   } else {
     any_memory_link_ = true;
     if (memory_peers_.empty() || memory_peers_.back() != &peer) memory_peers_.push_back(&peer);
+  }
+  if (link->arms()) {
+    any_armed_link_ = true;
+    if (armed_peers_.empty() || armed_peers_.back() != &peer) armed_peers_.push_back(&peer);
   }
   peer.links.push_back(std::make_unique<LinkSlot>(std::move(link), settings_.stall_floor_ns, settings_.stall_factor));
   peer.failover.add_link();
@@ -262,7 +303,7 @@ Status Engine::wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed) {
       waiters_.fetch_add(1);
       drive_mutex_.lock();
       waiters_.fetch_sub(1);
-      if (any_memory_link_)
+      if (any_armed_link_)
         for (Link* link : polled_) link->awake();
       drive_until(*call, deadline);
       leave_drive();
@@ -341,12 +382,12 @@ bool Engine::sleep(Nanoseconds at_most_ns) {
   send_all_acks();
   driver_sleeps_.store(true, std::memory_order_seq_cst);
   bool come = submitted_count_.load(std::memory_order_seq_cst) > 0 || stop_.load();
-  if (any_memory_link_)
+  if (any_armed_link_)
     for (Link* link : polled_) come |= link->prepare_sleep();
   const auto ms = static_cast<int>(std::min<Nanoseconds>(at_most_ns / kMillisecond + 1, kBusySleepMs));
   if (!come) come = poll_descriptors(ms);
   last_tick_ns_ = 0;  // sleeping is no pause
-  if (any_memory_link_)
+  if (any_armed_link_)
     for (Link* link : polled_) link->awake();
   driver_sleeps_.store(false, std::memory_order_seq_cst);
   return come;
@@ -380,7 +421,7 @@ void Engine::run_thread() {
       send_all_acks();
       thread_sleeps_.store(true, std::memory_order_seq_cst);
       bool come = submitted_count_.load(std::memory_order_seq_cst) > 0 || stop_.load() || waiters_.load() > 0;
-      if (any_memory_link_)
+      if (any_armed_link_)
         for (Link* link : polled_) come |= link->prepare_sleep();
       const bool busy = outstanding();
       drive.unlock();
@@ -393,7 +434,7 @@ void Engine::run_thread() {
       if (caller_drives_.load()) break;
       drive.lock();
       last_tick_ns_ = 0;
-      if (any_memory_link_ && !caller_drives_.load())
+      if (any_armed_link_ && !caller_drives_.load())
         for (Link* link : polled_) link->awake();
       idle_since = monotonic_ns();
     }
@@ -412,8 +453,8 @@ bool Engine::progress() {
     any = true;
     run_dirty();
   }
-  // A link in memory does not say when it has room again.
-  for (Peer* peer : memory_peers_)
+  // These links do not say when they have room again.
+  for (Peer* peer : armed_peers_)
     if (peer->blocked) mark_dirty(*peer);
   run_dirty();
   ++poll_count_;
@@ -503,6 +544,9 @@ void Engine::close(Nanoseconds linger_ns) {
       if (status() == Status::OK) {
         send_all_acks();
         say_goodbye(0, {});
+        const Nanoseconds patience = std::min(deadline, monotonic_ns() + kLastWordsNs);
+        for (Link* link : polled_)
+          while (!link->linger() && monotonic_ns() < patience) cpu_relax();
       }
       fail(Status::ABORTED, "the communicator is closed");
       run_dirty();

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,11 +28,13 @@
 #include "flow/probation.h"
 #include "flow/rate.h"
 #include "flow/shares.h"
+#include "memory/registrations.h"
 #include "memory/slots.h"
 #include "oob/control_socket.h"
 #include "r2ccl/r2ccl.h"
 #include "transport/link_watch.h"
 #include "transport/transport.h"
+#include "transport/verbs_link.h"
 
 namespace r2ccl {
 
@@ -43,6 +46,7 @@ struct LinkSlot {
       : link(std::move(l)), detector(floor_ns, factor) {}
 
   std::unique_ptr<Link> link;
+  bool verbs = false;  // made of queue pairs
   StallDetector detector;
   LinkRate rate;
   Probation probation;
@@ -133,6 +137,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // Before start.
   // ifindex 0: the interface is not watched. address: numeric text; empty: the address is not watched.
   void add_rail(uint32_t rail, std::string name, uint32_t ifindex, const char* address, double weight);
+  // The RDMA port of a rail; also later, when it has changed.
+  void set_rail_port(uint32_t rail, VerbsPort port);
+  // A link over a rail, from its connection; fd -1: it could not be connected yet, and may be reopened. verbs: over the
+  // rail's RDMA port.
+  void connect(int32_t peer, uint32_t rail, int fd, bool verbs);
   // down: it could not be connected yet, and may be reopened.
   void add_link(std::unique_ptr<Link> link, bool down = false);
   void add_control(int32_t peer, int fd, bool same_host);
@@ -174,6 +183,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t take_probes(r2ccl_probe* out, uint32_t capacity);
   void report_probe(const r2ccl_probe& probe);
   // Messages between the slow loops of two ranks: what they say is not the core's business.
+  // The program's memory, for NICs to read where it lies, until it is taken back; see memory/registrations.h.
+  void register_memory(const void* memory, size_t bytes) { registrations_.add(memory, bytes, devices_.open()); }
+  bool unregister_memory(const void* memory, size_t bytes) { return registrations_.remove(memory, bytes); }
+  // What the program's log should say of devices and limits; false: nothing.
+  bool take_warning(std::string* text);
   void post_note(int32_t peer, const void* bytes, uint32_t size);
   bool take_note(int32_t* peer, std::string* text);
   void wake_slow_loop();
@@ -196,6 +210,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
     std::string name;
     uint32_t ifindex = 0;
     double weight = 1;
+    VerbsPort port;
     InterfaceAddress address;
     bool carrier = true, addressed = true;
     bool up = true;
@@ -244,6 +259,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // engine.cc: calls, threads, waiting
   Call* new_call();
   void recycle(Call* call);
+  std::unique_ptr<Link> make_link(int32_t rank, uint32_t rail, int fd, const VerbsPort* port);
+  void warn(std::string text);
   bool watch_link(int32_t rank, const Link& link) noexcept;
   void run_thread();
   void take_submissions();
@@ -304,7 +321,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void flush_acks(bool idle);
   void goodbye(Peer& peer, const FrameHeader& header, const uint8_t* payload);
   void say_goodbye(uint16_t status, const std::string& words);
-  void suspect(Peer& peer, uint32_t link, uint32_t cause);
+  void suspect(Peer& peer, uint32_t link, uint32_t cause, uint64_t value = 0);
   void carry_out(Peer& peer);
   void fence(Peer& peer, uint32_t link);
   void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);
@@ -412,12 +429,14 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
 
   r2ccl_settings settings_;
   std::string script_;
+  VerbsDevices devices_;  // these two outlive the links
+  Registrations registrations_;
   Device& device_;
   uint32_t window_;  // chunks per peer that may be sent and not yet used up
   std::vector<Rail> rails_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this one
   std::vector<Link*> polled_;                 // every link
-  bool any_memory_link_ = false, any_descriptor_link_ = false;
+  bool any_memory_link_ = false, any_armed_link_ = false, any_descriptor_link_ = false;
   int epoll_ = -1, wake_fd_ = -1;
   LinkWatch watch_;
 
@@ -444,7 +463,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::vector<Peer*> held_peers_;  // let others catch up: see is_ahead
   std::vector<Call*> dirty_calls_;
   std::vector<Call*> finishing_;
-  std::vector<Peer*> memory_peers_;
+  std::vector<Peer*> memory_peers_, armed_peers_;  // those with a link in memory; with one that arms
   std::vector<Peer*> ack_peers_;
   int32_t last_relay_ = 0;             // asked to pass something on
   std::vector<uint32_t> host_handed_;  // of pick_relay
@@ -471,6 +490,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint64_t link_changes_ = 0, link_changes_seen_ = 0;
   std::vector<r2ccl_probe> probes_;                    // under wait_mutex_
   std::deque<std::pair<int32_t, std::string>> notes_;  // likewise
+  std::deque<std::string> warnings_;                   // likewise
+  std::set<std::string> warned_;                       // likewise
   std::atomic<bool> prober_{false};                    // somebody takes probes
   std::atomic<uint32_t> waiters_{0};                   // want the lock, which the engine's thread shall leave
   std::atomic<uint32_t> wanted_{0};                    // of these, the ones that a driving caller leaves it to

@@ -305,16 +305,17 @@ void Engine::broken(Link& link, int error) noexcept {
     if (slot.ended_ns == 0) slot.ended_ns = monotonic_ns();
     return;
   }
-  suspect(peer, link.index, kCauseSocket);
+  const bool socket = !slot.verbs || error == ECONNRESET || error == ECONNREFUSED;
+  suspect(peer, link.index, socket ? kCauseSocket : kCauseDevice, socket ? 0 : static_cast<uint64_t>(error));
 }
 
-void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause) {
+void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause, uint64_t value) {
   if (!peer.failover.usable(l) || status() != Status::OK || peer.gone || peer.said_goodbye) return;
   if (peer.links[l]->link->lossless()) {
     fail(Status::INTERNAL, "the shared memory with rank " + std::to_string(peer.rank) + " is corrupt");
     return;
   }
-  event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, 0);
+  event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, value);
   peer.links[l]->cause = cause;
   peer.links[l]->rate.failed(monotonic_ns(), peer.ledger.oldest_ns(l));
   peer.failover.suspect(l, monotonic_ns(), &peer.actions);

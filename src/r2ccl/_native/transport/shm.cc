@@ -76,6 +76,7 @@ class ShmLink final : public Link {
   void fence() noexcept override { fenced_ = true; }
   uint64_t progress() noexcept override { return out_.header->head.load(std::memory_order_relaxed); }
   bool lossless() const noexcept override { return true; }
+  bool arms() const noexcept override { return true; }
   bool publish_credit(uint8_t lane, uint32_t freed) noexcept override {
     in_.header->freed[lane].store(freed, std::memory_order_release);
     return true;
