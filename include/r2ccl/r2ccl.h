@@ -90,7 +90,18 @@ typedef struct r2ccl_call_args {
   uint32_t avg_ranks;       // divisor of AVG, else 0
   int32_t peer;             // send and recv: the other rank; else -1
   uint32_t epoch;           // for which the plan was made
+  // On a device with streams only.
+  int32_t on_stream;    // the call begins when `stream` has come so far
+  int32_t hold;         // and what is put on the stream afterwards waits for its end
+  uint32_t keep_flags;  // R2CCL_KEEP_*
+  void* stream;
+  void* keep;           // what the call overwrites of its input: copied before it begins
+  uint64_t keep_bytes;  // 0: nothing is kept
+  uint64_t timeout_ns;  // after it has begun the engine fails; 0: never
 } r2ccl_call_args;
+
+#define R2CCL_KEEP_SEND 1u     // the copy is what the call sends from
+#define R2CCL_KEEP_RESTORE 2u  // if the call fails, the copy is put back
 
 typedef struct r2ccl_event {
   uint64_t time_ns;  // CLOCK_REALTIME

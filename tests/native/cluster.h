@@ -46,6 +46,7 @@ struct Options {
   uint64_t stall_floor_ns = 2'000'000'000, heartbeat_ns = 0, outage_ns = 2'000'000'000;
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
+  std::vector<Device*> devices;      // by rank; missing: the host
 };
 
 inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
@@ -64,7 +65,8 @@ inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
   s.yield_when_spinning = 1;
   const std::string script = static_cast<size_t>(rank) < o.scripts.size() ? o.scripts[static_cast<size_t>(rank)] : "";
   s.fault_script = script.c_str();
-  return std::make_unique<Engine>(s);
+  const bool host = static_cast<size_t>(rank) >= o.devices.size();
+  return std::make_unique<Engine>(s, host ? host_device() : *o.devices[static_cast<size_t>(rank)]);
 }
 
 class Cluster {
@@ -178,7 +180,7 @@ class PlanWriter {
     d.dep_count = static_cast<uint32_t>(deps_.size());
     d.blocks = blocks_;
     d.split[0] = d.split[1] = 1;
-    d.window[R2CCL_BUF_SEND][1] = d.window[R2CCL_BUF_RECV][1] = blocks_;
+    d.window[R2CCL_BUF_SEND][1] = d.window[R2CCL_BUF_RECV][1] = d.window[R2CCL_BUF_SCRATCH][1] = blocks_;
     d.weights = weights.data();
     d.ops = ops_.data();
     d.deps = deps_.data();

@@ -1,6 +1,7 @@
 // Staging memory of one peer: slots of one chunk each, for chunks that cannot be applied when they arrive, and copies
 // of small messages that the sender retains until they are acknowledged. Grows to its bound on demand, never beyond.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,6 +14,7 @@ namespace r2ccl {
 struct Slot {
   FrameHeader header{};
   uint8_t* data = nullptr;
+  bool filled = false;  // by a device, which takes its time: what is to be sent is there
   Slot* next = nullptr;
 };
 
@@ -21,7 +23,7 @@ class SlotPool {
   SlotPool(Device& device, size_t slot_bytes, uint32_t capacity) noexcept
       : device_(device), slot_bytes_(slot_bytes), capacity_(capacity) {}
   ~SlotPool() {
-    for (auto& slot : all_) device_.release_staging(slot->data);
+    for (void* slab : slabs_) device_.release_staging(slab);
   }
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
@@ -35,10 +37,17 @@ class SlotPool {
       return slot;
     }
     if (all_.size() >= capacity_) return nullptr;
-    void* data = device_.allocate_staging(slot_bytes_);
+    // The memory that a device shares with links takes long to get.
+    const uint32_t more =
+        device_.immediate() ? 1 : std::min<uint32_t>(kSlab, capacity_ - static_cast<uint32_t>(all_.size()));
+    void* data = device_.allocate_staging(more * slot_bytes_);
     if (!data) return nullptr;
-    all_.push_back(std::make_unique<Slot>());
-    all_.back()->data = static_cast<uint8_t*>(data);
+    slabs_.push_back(data);
+    for (uint32_t i = 0; i < more; ++i) {
+      all_.push_back(std::make_unique<Slot>());
+      all_.back()->data = static_cast<uint8_t*>(data) + i * slot_bytes_;
+      if (i + 1 < more) give(all_.back().get());
+    }
     return all_.back().get();
   }
   void give(Slot* slot) noexcept {
@@ -48,10 +57,13 @@ class SlotPool {
   size_t bytes() const noexcept { return all_.size() * slot_bytes_; }
 
  private:
+  static constexpr uint32_t kSlab = 8;
+
   Device& device_;
   size_t slot_bytes_;
   uint32_t capacity_;
   std::vector<std::unique_ptr<Slot>> all_;
+  std::vector<void*> slabs_;
   Slot* free_ = nullptr;
 };
 
