@@ -35,6 +35,7 @@ typedef enum r2ccl_status { R2CCL_STATUS_LIST(X) } r2ccl_status;
 
 typedef struct r2ccl_engine r2ccl_engine;
 typedef struct r2ccl_plan r2ccl_plan;
+typedef struct r2ccl_device r2ccl_device;  // see device.h
 
 // Settings of one engine; see r2ccl/config.py for their meaning.
 typedef struct r2ccl_settings {
@@ -52,6 +53,7 @@ typedef struct r2ccl_settings {
   int32_t yield_when_spinning;  // more local ranks than processors
   uint64_t trace_records;       // size of the trace's ring; 0: no trace
   const char* fault_script;     // faults the transport injects, one a line; may be empty
+  r2ccl_device* device;         // where buffers lie; it outlives the engine. NULL: the host
 } r2ccl_settings;
 
 // The layout of a plan and of the call that runs it. Arrays are read during the call only.
@@ -186,6 +188,9 @@ R2CCL_API uint32_t r2ccl_epoch(r2ccl_engine*);
 R2CCL_API size_t r2ccl_health(r2ccl_engine*, uint32_t epoch, uint8_t* out, size_t capacity);
 // Nobody will wait for the ticket: it is freed when the call is done.
 R2CCL_API void r2ccl_detach(r2ccl_engine*, uint64_t ticket);
+// Of a call that was ordered on a stream: what is put on this other one from now on waits until the call has ended, well
+// or not. INVALID_ARGUMENT: the stream cannot be held.
+R2CCL_API int32_t r2ccl_hold(r2ccl_engine*, uint64_t ticket, void* stream);
 
 // Text of the error the engine is in, or of what a running call waits for (ticket 0: the collective
 // under way, if any); returns the length written.

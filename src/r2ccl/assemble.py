@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from ._native.core import Engine
+from ._native.core import Device, Engine
 from .bootstrap import Bootstrap, Deadline, resolve
 from .bootstrap.agree import check_agreed
 from .bootstrap.door import Door
@@ -45,19 +45,19 @@ class Parts:
     job: str
 
 
-def assemble(via: Any, config: Config) -> Parts:
+def assemble(via: Any, config: Config, device: Device | None = None) -> Parts:
     """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``."""
     logging.getLogger("r2ccl").setLevel(config.log_level.upper())
     deadline = Deadline(config.init_timeout_s)
     boot = resolve(via, config, deadline)
     try:
-        return _from_bootstrap(boot, config, deadline)
+        return _from_bootstrap(boot, config, deadline, device)
     finally:
         if boot is not via:
             boot.close()
 
 
-def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Parts:
+def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device: Device | None) -> Parts:
     rank, size = boot.rank, boot.size
     check_agreed(boot, config, deadline)
     me = describe_self(config, rank)
@@ -72,7 +72,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline) -> Part
         counts = [int(c) for c in boot.all_gather("rails", str(rails).encode(), deadline)]
         planner = Planner(rank, cluster, config, cores, min(counts))
         crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
-        engine = Engine(rank, size, config, planner, crowded)
+        engine = Engine(rank, size, config, planner, crowded, device)
         places = _connect(engine, mesh, me, ranks, cluster, config)
     except BaseException:
         mesh.close()

@@ -180,7 +180,9 @@ class PlanWriter {
     d.dep_count = static_cast<uint32_t>(deps_.size());
     d.blocks = blocks_;
     d.split[0] = d.split[1] = 1;
-    d.window[R2CCL_BUF_SEND][1] = d.window[R2CCL_BUF_RECV][1] = d.window[R2CCL_BUF_SCRATCH][1] = blocks_;
+    d.window[R2CCL_BUF_SEND][1] = d.window[R2CCL_BUF_RECV][1] = blocks_;
+    for (const r2ccl_op& op : ops_)
+      if (op.dst_buf == R2CCL_BUF_SCRATCH) d.window[R2CCL_BUF_SCRATCH][1] = blocks_;
     d.weights = weights.data();
     d.ops = ops_.data();
     d.deps = deps_.data();

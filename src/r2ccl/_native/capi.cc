@@ -146,6 +146,9 @@ int32_t r2ccl_test(r2ccl_engine* e, uint64_t ticket) { return static_cast<int32_
 void r2ccl_detach(r2ccl_engine* e, uint64_t ticket) {
   guarded_status([&] { of(e)->detach(ticket); });
 }
+int32_t r2ccl_hold(r2ccl_engine* e, uint64_t ticket, void* stream) {
+  return guarded([&] { return static_cast<int32_t>(of(e)->hold(ticket, stream)); }, R2CCL_INTERNAL);
+}
 
 size_t r2ccl_error_text(r2ccl_engine* e, char* buffer, size_t size) {
   return guarded([&] { return copy_text(of(e)->error_text(), buffer, size); }, size_t{0});

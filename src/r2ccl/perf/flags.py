@@ -43,6 +43,11 @@ class Flags:
     faults: tuple[tuple[int | None, Fault], ...]  # (rank that carries it out or None for every rank, fault)
     timeout_s: float | None
     explain: bool = False
+    device: str = "cpu"
+
+    def device_of(self, local_rank: int) -> str:
+        """Of a rank, as ``r2ccl.init`` takes it."""
+        return f"cuda:{local_rank}" if self.device == "cuda" else self.device
 
     def config(self, rank: int, environ: Mapping[str, str] | None = None) -> Config:
         """Settings of a rank: ``R2CCL_*`` variables, then ``--config``, ``--timeout-s`` and ``--fault``."""
@@ -82,6 +87,7 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
     flags = Flags(
         a.op_name, a.minbytes, a.maxbytes, a.stepbytes, a.stepfactor, a.iters, a.warmup_iters, bool(a.check),
         a.datatype, redops, a.root, a.ngpus, a.hosts, a.rails, a.json, tuple(a.config), faults, a.timeout_s, a.explain,
+        a.device,
     )  # fmt: skip
     try:
         flags.config(0)
@@ -117,6 +123,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     p.add_argument("-r", "--root", type=int, default=0, help="root; -1: every rank in turn (%(default)s)")
     p.add_argument("-g", "--ngpus", type=values.positive, default=2, metavar="RANKS", help="local ranks (%(default)s)")
+    p.add_argument(
+        "--device", default="cpu", metavar="DEVICE",
+        help="where the buffers lie: cpu, cuda (the GPU of the rank's number on its host) or cuda:N (%(default)s)",
+    )  # fmt: skip
     p.add_argument("--hosts", type=values.positive, default=1, help="alone: spread the ranks over emulated hosts")
     p.add_argument("--rails", type=values.count, default=0, help="alone: loopback rails between emulated hosts")
     p.add_argument("--json", default="", metavar="FILE", help="append one JSON line per result; - is stdout")
