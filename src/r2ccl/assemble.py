@@ -10,7 +10,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from ._native.core import Device, Engine
+from ._native.core import CudaDevice, Engine
 from .bootstrap import Bootstrap, Deadline, resolve
 from .bootstrap.agree import check_agreed
 from .bootstrap.door import Door
@@ -45,7 +45,7 @@ class Parts:
     job: str
 
 
-def assemble(via: Any, config: Config, device: Device | None = None) -> Parts:
+def assemble(via: Any, config: Config, device: CudaDevice | None = None) -> Parts:
     """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``."""
     logging.getLogger("r2ccl").setLevel(config.log_level.upper())
     deadline = Deadline(config.init_timeout_s)
@@ -57,7 +57,7 @@ def assemble(via: Any, config: Config, device: Device | None = None) -> Parts:
             boot.close()
 
 
-def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device: Device | None) -> Parts:
+def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device: CudaDevice | None) -> Parts:
     rank, size = boot.rank, boot.size
     check_agreed(boot, config, deadline)
     me = describe_self(config, rank)

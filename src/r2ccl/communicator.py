@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ._native.core import Device
+from ._native.core import CudaDevice
 from .assemble import assemble
 from .bootstrap.keeper import Keeper
 from .calls import Calls
@@ -75,7 +75,7 @@ class Communicator(Calls):
         self,
         via: Any,
         config: Config,
-        device: Device | None = None,
+        device: CudaDevice | None = None,
         _parent: Communicator | None = None,
         _name: str = WORLD,
     ) -> None:

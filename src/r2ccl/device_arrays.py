@@ -11,7 +11,6 @@ import numpy as np
 from .errors import InvalidArgument
 from .types import DTYPE_OF, DType
 
-_PAGEABLE, _PINNED, _GPU, _MANAGED = range(4)  # where a pointer points, as the driver says
 _DL_CUDA, _DL_MANAGED = 2, 13
 # DLPack's type codes; what is left out NumPy has no type for.
 _DL_KINDS = {
@@ -82,10 +81,10 @@ def _from_interface(
     if interface.get("mask") is not None:
         raise InvalidArgument(f"{name} has a mask: only whole arrays can be sent")
     if count:
-        kind, ordinal = device.pointer(address)
-        if kind not in (_GPU, _MANAGED):
+        kind, ordinal, _ = device.pointer(address)
+        if kind not in ("device", "managed"):
             raise _elsewhere(name, "the host", device)
-        if kind == _GPU and ordinal != device.ordinal:
+        if kind == "device" and ordinal != device.ordinal:
             raise _elsewhere(name, f"cuda:{ordinal}", device)
     return int(address or 0), count, found
 
@@ -97,11 +96,13 @@ def _from_dlpack(array: Any, writable: bool, name: str, device: DeviceLike) -> t
             name, f"cuda:{ordinal}" if int(kind) == _DL_CUDA else f"DLPack device ({int(kind)}, {ordinal})", device
         )
     # -1: nothing is put on a stream; the call is ordered on the one that it is given.
+    from ._native.core import dlpack_view  # which imports this module
+
     try:
         capsule = array.__dlpack__(stream=-1)
     except (BufferError, TypeError, RuntimeError) as error:
         raise InvalidArgument(f"{name} ({type(array).__name__}) is not readable through DLPack: {error}") from None
-    address, code, bits, lanes, shape, strides, read_only = device.dlpack_view(capsule)
+    address, code, bits, lanes, shape, strides, read_only = dlpack_view(capsule)
     kind_of = _DL_KINDS.get((code, bits)) if lanes == 1 else None
     if kind_of is None:
         raise InvalidArgument(f"{name} has DLPack type (code {code}, {bits} bits, {lanes} lanes), which cannot be sent")

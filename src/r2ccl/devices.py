@@ -7,13 +7,13 @@ import os
 import sys
 from typing import Any
 
-from ._native.core import Device
+from ._native.core import CudaDevice
 from .errors import InvalidArgument
 
-_open: dict[tuple[str, int], Device] = {}
+_open: dict[tuple[str, int], CudaDevice] = {}
 
 
-def device_of(device: Any, library: str) -> Device | None:
+def device_of(device: Any, library: str) -> CudaDevice | None:
     """The device of a communicator; None: the host. ``library``: the driver (``Config.cuda_library``).
 
     None and "cpu": the host. "cuda": CuPy's current device if CuPy is loaded, else the first. "cuda:1", 1, and objects
@@ -25,7 +25,7 @@ def device_of(device: Any, library: str) -> Device | None:
         return None
     key = (library, ordinal)
     if key not in _open:
-        _open[key] = Device(library, ordinal)
+        _open[key] = CudaDevice(ordinal, library)
     return _open[key]
 
 
@@ -64,7 +64,7 @@ def _forget() -> None:
     _open.clear()
 
 
-_abandoned: list[Device] = []
+_abandoned: list[CudaDevice] = []
 os.register_at_fork(after_in_child=_forget)
 
 

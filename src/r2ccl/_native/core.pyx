@@ -234,7 +234,7 @@ NOT_REDUCIBLE[<int>DType.COMPLEX64] = NOT_REDUCIBLE[<int>DType.COMPLEX128] = 1 <
 include "device.pxi"
 
 
-cdef int view_of(Device device, object array, bint writable, str name, View* out) except -1:
+cdef int view_of(CudaDevice device, object array, bint writable, str name, View* out) except -1:
     """Address, count and dtype of an array. NumPy arrays of standard types take the short way."""
     if device is not None:
         return device_view(device, array, writable, name, out)
@@ -399,7 +399,7 @@ cdef class Engine:
 
     cdef r2ccl_engine* core
     cdef int32_t rank, size
-    cdef readonly Device device  # None: the host
+    cdef readonly CudaDevice device  # None: the host
     cdef dict plans  # of one epoch
     cdef uint32_t plans_epoch
     cdef object planner
@@ -416,7 +416,7 @@ cdef class Engine:
     def __cinit__(self):
         self.core = NULL
 
-    def __init__(self, int rank, int size, config, planner, bint yield_when_spinning, Device device=None):
+    def __init__(self, int rank, int size, config, planner, bint yield_when_spinning, CudaDevice device=None):
         """planner(collective, dtype, op, nbytes, root, in_place, given_counts, peer) -> PlanEntry;
         planner.renew(epoch, health): from now on for this health (bytes, one per rail of each rank)."""
         cdef r2ccl_settings s
@@ -436,7 +436,7 @@ cdef class Engine:
         s.yield_when_spinning = yield_when_spinning
         s.trace_records = config.trace_records if config.trace else 0
         s.fault_script = script
-        s.device = device.handle if device is not None else NULL
+        s.device = device.get() if device is not None else NULL
         self.device = device
         self.core = r2ccl_engine_create(&s)
         if self.core == NULL:

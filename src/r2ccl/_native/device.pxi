@@ -1,24 +1,10 @@
-# Part of core.pyx: devices with memory of their own, and host memory that they reach.
+# Arrays in the memory of a GPU, and host memory that it reaches; part of core.pyx.
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 
 from r2ccl.device_arrays import as_device_buffer
 from r2ccl.streams import stream_handle
-
-
-cdef extern from "r2ccl/device.h" nogil:
-    ctypedef struct r2ccl_pointer:
-        int32_t kind
-        int32_t ordinal
-        uint64_t buffer_id
-
-    r2ccl_device* r2ccl_cuda_open(const char*, int32_t, char*, size_t)
-    void r2ccl_device_close(r2ccl_device*)
-    void* r2ccl_device_allocate(r2ccl_device*, uint64_t, int32_t)
-    void r2ccl_device_release(r2ccl_device*, void*, int32_t)
-    void r2ccl_device_pointer(r2ccl_device*, const void*, r2ccl_pointer*)
-    const char* r2ccl_device_failure(r2ccl_device*)
 
 
 # The head of a DLPack capsule, either form (dlpack.h, Apache-2.0, restated).
@@ -43,71 +29,33 @@ cdef struct DlVersioned:
     DlTensor tensor
 
 
-cdef class Device:
-    """A GPU, for all communicators of this process that work on it. Made by ``r2ccl.devices``; closed at exit."""
-
-    cdef r2ccl_device* handle
-    cdef readonly int ordinal
-
-    def __cinit__(self):
-        self.handle = NULL
-
-    def __init__(self, str library, int ordinal):
-        """library: the driver; empty: the system's. Raises InvalidArgument saying what is missing."""
-        cdef char why[TEXT]
-        cdef bytes name = library.encode()
-        why[0] = 0
-        self.handle = r2ccl_cuda_open(name, ordinal, why, TEXT)
-        if self.handle == NULL:
-            raise errors.InvalidArgument(f"device = cuda:{ordinal}: {(<bytes>why).decode('utf-8', 'replace')}")
-        self.ordinal = ordinal
-
-    @property
-    def name(self):
-        return f"cuda:{self.ordinal}"
-
-    def pointer(self, uintptr_t address):
-        """(kind, ordinal): kind 0 pageable memory of the host, 1 pinned, 2 of a GPU, 3 managed."""
-        cdef r2ccl_pointer p
-        r2ccl_device_pointer(self.handle, <const void*>address, &p)
-        return p.kind, p.ordinal
-
-    @staticmethod
-    def dlpack_view(object capsule):
-        """(address, code, bits, lanes, shape, strides or None, read-only) of a DLPack capsule, which stays unconsumed: the
-        array itself keeps the memory."""
-        cdef DlTensor* t
-        cdef DlVersioned* v
-        cdef bint read_only = False
-        if PyCapsule_IsValid(capsule, "dltensor_versioned"):
-            v = <DlVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
-            t = &v.tensor
-            read_only = v.flags & 1
-        else:
-            t = <DlTensor*>PyCapsule_GetPointer(capsule, "dltensor")
-        shape = tuple(t.shape[i] for i in range(t.ndim))
-        strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides != NULL else None
-        return <uintptr_t>t.data + t.byte_offset, t.code, t.bits, t.lanes, shape, strides, read_only
-
-    def close(self):
-        """No communicator may use it any more."""
-        cdef r2ccl_device* handle = self.handle
-        self.handle = NULL
-        if handle != NULL:
-            with nogil:
-                r2ccl_device_close(handle)
+def dlpack_view(object capsule):
+    """(address, code, bits, lanes, shape, strides or None, read-only) of a DLPack capsule, which stays unconsumed: the
+    array itself keeps the memory."""
+    cdef DlTensor* t
+    cdef DlVersioned* v
+    cdef bint read_only = False
+    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+        v = <DlVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
+        t = &v.tensor
+        read_only = v.flags & 1
+    else:
+        t = <DlTensor*>PyCapsule_GetPointer(capsule, "dltensor")
+    shape = tuple(t.shape[i] for i in range(t.ndim))
+    strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides != NULL else None
+    return <uintptr_t>t.data + t.byte_offset, t.code, t.bits, t.lanes, shape, strides, read_only
 
 
 cdef class HostBuffer:
     """Bytes in host memory that links read and write and that the device reaches, too: what a communicator on a device
     exchanges for its own purposes. Has the buffer protocol."""
 
-    cdef Device device
+    cdef CudaDevice device
     cdef char* data
     cdef Py_ssize_t nbytes
     cdef bytearray memory  # where there is no device
 
-    def __cinit__(self, Device device, Py_ssize_t nbytes):
+    def __cinit__(self, CudaDevice device, Py_ssize_t nbytes):
         self.device = device
         self.nbytes = nbytes
         self.data = NULL
@@ -115,7 +63,7 @@ cdef class HostBuffer:
             self.memory = bytearray(nbytes)
             self.data = self.memory
         else:
-            self.data = <char*>r2ccl_device_allocate(device.handle, nbytes if nbytes else 1, 1)
+            self.data = <char*>r2ccl_device_allocate(device.get(), nbytes if nbytes else 1, 1)
             if self.data == NULL:
                 raise MemoryError("r2ccl: no pinned memory left")
 
@@ -123,11 +71,11 @@ cdef class HostBuffer:
         PyBuffer_FillInfo(buffer, self, self.data, self.nbytes, 0, flags)
 
     def __dealloc__(self):
-        if self.device is not None and self.device.handle != NULL and self.data != NULL:
-            r2ccl_device_release(self.device.handle, self.data, 1)
+        if self.device is not None and self.device.device != NULL and self.data != NULL:
+            r2ccl_device_release(self.device.device, self.data, 1)
 
 
-cdef int device_view(Device device, object array, bint writable, str name, View* out) except -1:
+cdef int device_view(CudaDevice device, object array, bint writable, str name, View* out) except -1:
     cdef HostBuffer own
     if isinstance(array, HostBuffer):
         own = array
