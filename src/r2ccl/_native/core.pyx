@@ -242,6 +242,9 @@ cdef int view_of(object array, bint writable, str name, View* out) except -1:
     return 0
 
 
+include "cuda.pxi"
+
+
 cdef class PlanEntry:
     """A plan in the core's form, with what a call needs to know about it."""
 
