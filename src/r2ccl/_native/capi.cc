@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "device/cuda.h"
 #include "exec/engine.h"
 #include "r2ccl/r2ccl.h"
 
@@ -68,7 +69,9 @@ const char* r2ccl_status_name(int32_t status) {
 }
 
 r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings) {
-  return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings)); }, nullptr);
+  auto* gpu = reinterpret_cast<r2ccl::CudaDevice*>(settings->device);
+  r2ccl::Device& device = gpu ? *gpu : r2ccl::host_device();
+  return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings, device)); }, nullptr);
 }
 
 int32_t r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_t ifindex, const char* address,

@@ -231,7 +231,8 @@ NOT_REDUCIBLE[<int>DType.BOOL] = 1 << AVG
 NOT_REDUCIBLE[<int>DType.COMPLEX64] = NOT_REDUCIBLE[<int>DType.COMPLEX128] = 1 << MIN | 1 << MAX
 
 
-include "device.pxi"
+include "cuda.pxi"
+include "device_arrays.pxi"
 
 
 cdef int view_of(CudaDevice device, object array, bint writable, str name, View* out) except -1:
