@@ -11,7 +11,7 @@ import pytest
 from fake_driver import THINGS, CupyOnFake, FakeDriver
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))  # what host and GPU are compared with
+sys.path[:0] = [str(ROOT / "tests" / "unit"), str(ROOT / "tests" / "mp")]  # what host and GPU are compared with
 BUILT = ROOT / "build" / "native" / "tests" / "fake_cuda" / "libfake_cuda.so"
 
 

@@ -7,6 +7,7 @@ after it; the host waits once, at the end.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,12 +27,13 @@ CALLS = (
 class _Mirror:
     """An array and three copies of it on the GPU: what comes, where the call works, what leaves."""
 
-    def __init__(self, arrays: CupyOnFake, root: np.ndarray[Any, Any]) -> None:
+    def __init__(self, arrays: CupyOnFake, root: np.ndarray[Any, Any], ordinal: int) -> None:
         self.root = root
         self.arrays = arrays
         flat = root.reshape(-1).view(np.uint8)
-        self.source, self.place = arrays.asarray(flat), arrays.empty(flat.shape, np.uint8)
-        self.result = arrays.empty(flat.shape, np.uint8)
+        self.source = arrays.asarray(flat, ordinal=ordinal)
+        self.place = arrays.empty(flat.shape, np.uint8, ordinal)
+        self.result = arrays.empty(flat.shape, np.uint8, ordinal)
 
     def arrive(self, stream: UserStream) -> None:
         if self.root.nbytes:
@@ -62,7 +64,8 @@ class OnDevice:
 
     def __init__(self, comm: r2ccl.Communicator, arrays: CupyOnFake, delay_s: float = 0.0) -> None:
         self.comm, self.arrays, self.delay_s = comm, arrays, delay_s
-        self.stream = UserStream(arrays.driver)
+        self.ordinal = int(comm.device.partition(":")[2])
+        self.stream = UserStream(arrays.driver, self.ordinal)
         self._grouped: list[_Mirror] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +92,7 @@ class OnDevice:
             if id(value) not in seen:
                 root = _root(value)
                 if id(root) not in mirrors:
-                    mirrors[id(root)] = _Mirror(self.arrays, root)
+                    mirrors[id(root)] = _Mirror(self.arrays, root, self.ordinal)
                 seen[id(value)] = mirrors[id(root)].part(value)
             return seen[id(value)]
 
@@ -124,6 +127,7 @@ def _rank(comm: r2ccl.Communicator, fn: Callable[..., Any], knobs: dict[str, int
     from r2ccl import devices
 
     devices._close()
+    gc.collect()  # classes and exceptions refer to themselves, and so to arrays
     left = {thing: driver.count(thing) for thing in THINGS if driver.count(thing)}
     assert not left, f"left in the driver: {left}"
     return value

@@ -72,7 +72,11 @@ def one_of_each_type(comm: r2ccl.Communicator, arrays: CupyOnFake) -> int:
             if want is None:
                 total = sum(every) / comm.size
                 kind = NUMPY_OF[dtype]
-                want = np.trunc(total) if kind.kind in "iu" else total.astype(np.float32 if dtype.is_low_precision else kind)
+                want = (
+                    np.trunc(total)
+                    if kind.kind in "iu"
+                    else total.astype(np.float32 if dtype.is_low_precision else kind)
+                )
             assert_equal(out, np.asarray(want).astype(NUMPY_OF[dtype]), f"{dtype.name} {op.name}")
             compared += 1
     return compared
@@ -139,10 +143,6 @@ def test_a_lost_rail_costs_no_bit(cuda_library: str) -> None:
     calm = Config(deterministic=True)
     faulty = calm.with_(fault_script="rail=1 kind=blackhole after_bytes=700000", stall_floor_ms=150.0)
     undisturbed = on_gpus(losing_a_rail, 2, cuda_library, config=calm, hosts=2, rails=3)
-    disturbed = on_gpus(
-        losing_a_rail, 2, cuda_library, config=lambda r: faulty if r == 0 else calm, hosts=2, rails=3
-    )
+    disturbed = on_gpus(losing_a_rail, 2, cuda_library, config=lambda r: faulty if r == 0 else calm, hosts=2, rails=3)
     assert sum(replayed for replayed, _ in disturbed) > 0
     assert [bits for _, bits in disturbed] == [bits for _, bits in undisturbed]
-
-

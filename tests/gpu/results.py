@@ -30,7 +30,9 @@ class Results:
         self._add(name, "ok" if passed else "FAILED", passed, note)
         return passed
 
-    def measure(self, name: str, value: float, unit: str, at_least: float | None = None, at_most: float | None = None) -> None:
+    def measure(
+        self, name: str, value: float, unit: str, at_least: float | None = None, at_most: float | None = None
+    ) -> None:
         """A number, with its bound if it has one. On the tests' driver it is run and not judged."""
         within = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
         bound = f">= {at_least:g}" if at_least is not None else f"<= {at_most:g}" if at_most is not None else ""

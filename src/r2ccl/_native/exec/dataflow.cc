@@ -568,7 +568,7 @@ uint8_t* Engine::landing(Link& link, const FrameHeader& h) noexcept {
   } else if (fate != Fate::kEarly) {
     return nullptr;
   }
-  slot.landing_slot = peer.staging.take();
+  slot.landing_slot = peer.staging.take(slot_offset(t));
   return slot.landing_slot ? slot.landing_slot->data : nullptr;
 }
 
@@ -650,7 +650,7 @@ void Engine::deliver(Peer& peer, const Target& t, const FrameHeader& h, const ui
     return;
   }
   if (!slot) {
-    slot = peer.staging.take();
+    slot = peer.staging.take(slot_offset(t));
     if (!slot) {
       fail(Status::INTERNAL, "rank " + std::to_string(peer.rank) + " overran its window");
       return;

@@ -210,6 +210,13 @@ void Engine::apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot) {
             {.kind = DeviceWork::kApplied, .call = &call, .op = op, .chunk = chunk, .peer = &peer, .slot = slot});
 }
 
+// Where in a slot the device would like to find a chunk.
+size_t Engine::slot_offset(const Target& t) const noexcept {
+  if (immediate_ || !t.call) return 0;
+  const OpRun& run = t.call->ops[t.op];
+  return SlotPool::offset_like(run.dst + t.call->chunk_first(t.chunk) * run.dst_size);
+}
+
 // ---- sending -------------------------------------------------------------------------------------------------------
 
 // Copies what may be sent next into slots. Of each lane the first chunk that may go gets a slot whatever the others
@@ -239,13 +246,14 @@ void Engine::lift(Peer& peer, Call& call) {
             continue;
           }
           if (ahead > 0 && peer.lifted >= window_) return;
-          place = peer.retained.take();
+          const uint8_t* from = run.src + call.chunk_first(c) * run.src_size;
+          place = peer.retained.take(SlotPool::offset_like(from));
           if (!place) {
             peer.starved = true;
             return;
           }
           place->filled = false;
-          device_.copy({place->data, run.wire_wide}, {run.src + call.chunk_first(c) * run.src_size, run.src_wide}, n,
+          device_.copy({place->data, run.wire_wide}, {from, run.src_wide}, n,
                        dtype, 0, DeviceQueue::kOut);
           hand_over(DeviceQueue::kOut,
                     {.kind = DeviceWork::kLifted, .call = &call, .op = op, .chunk = c, .peer = &peer, .slot = place});

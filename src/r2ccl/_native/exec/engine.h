@@ -295,6 +295,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool start_late_p2p();
   void hand_over(DeviceQueue queue, const DeviceWork& work);
   void apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot);
+  size_t slot_offset(const Target& target) const noexcept;
   void lift(Peer& peer, Call& call);
   void lift_all(Peer& peer);
   void mark_handed_over();

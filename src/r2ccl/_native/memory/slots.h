@@ -13,7 +13,8 @@ namespace r2ccl {
 
 struct Slot {
   FrameHeader header{};
-  uint8_t* data = nullptr;
+  uint8_t* memory = nullptr;
+  uint8_t* data = nullptr;  // in there, where whoever took it asked for
   bool filled = false;  // by a device, which takes its time: what is to be sent is there
   Slot* next = nullptr;
 };
@@ -21,19 +22,26 @@ struct Slot {
 class SlotPool {
  public:
   SlotPool(Device& device, size_t slot_bytes, uint32_t capacity) noexcept
-      : device_(device), slot_bytes_(slot_bytes), capacity_(capacity) {}
+      : device_(device),
+        slot_bytes_(device.immediate() ? slot_bytes : (slot_bytes + kMostOffset + kLine - 1) / kLine * kLine),
+        capacity_(capacity) {}
   ~SlotPool() {
     for (void* slab : slabs_) device_.release_staging(slab);
   }
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
 
-  // nullptr: the bound is reached, or there is no memory.
-  Slot* take() noexcept {
+  // Of a slot's beginning, at most. A device moves bytes fastest between addresses that agree in their last bits.
+  static constexpr size_t kMostOffset = 15;
+  static size_t offset_like(const void* address) noexcept { return reinterpret_cast<uintptr_t>(address) & kMostOffset; }
+
+  // nullptr: the bound is reached, or there is no memory. offset: only where a device is not immediate.
+  Slot* take(size_t offset = 0) noexcept {
     if (free_) {
       Slot* slot = free_;
       free_ = slot->next;
       slot->next = nullptr;
+      slot->data = slot->memory + offset;
       return slot;
     }
     if (all_.size() >= capacity_) return nullptr;
@@ -45,9 +53,10 @@ class SlotPool {
     slabs_.push_back(data);
     for (uint32_t i = 0; i < more; ++i) {
       all_.push_back(std::make_unique<Slot>());
-      all_.back()->data = static_cast<uint8_t*>(data) + i * slot_bytes_;
+      all_.back()->memory = static_cast<uint8_t*>(data) + i * slot_bytes_;
       if (i + 1 < more) give(all_.back().get());
     }
+    all_.back()->data = all_.back()->memory + offset;
     return all_.back().get();
   }
   void give(Slot* slot) noexcept {
@@ -58,6 +67,7 @@ class SlotPool {
 
  private:
   static constexpr uint32_t kSlab = 8;
+  static constexpr size_t kLine = 64;
 
   Device& device_;
   size_t slot_bytes_;
