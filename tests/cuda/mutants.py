@@ -44,29 +44,80 @@ LAND = "chunks_land"
 MUTANTS = [
     Mutant("no barrier after the wait", GATE, "__syncthreads();  // what the first", "// what the first", LAND),
     Mutant("no barrier before publishing", GATE, "__syncthreads();  // what the block", "// what the block", LAND),
-    Mutant("no wait for the data", GATE, "go = wait_for(gate.ready, gate.ready_value, gate.abort) ? 1 : 0", "go = 1", LAND),
+    Mutant(
+        "no wait for the data", GATE, "go = wait_for(gate.ready, gate.ready_value, gate.abort) ? 1 : 0", "go = 1", LAND
+    ),
     Mutant("the first block publishes", GATE, "== gridDim.x - 1", "== 0", LAND),
     Mutant("the counter is not reset", GATE, "*gate.arrived = 0;", "", LAND),
     Mutant("an abort does not end the wait", GATE, "load_acquire_system(abort) != 0", "false", "an_abort"),
-    Mutant("words are compared as they are", GATE, "static_cast<int64_t>(load_acquire_system(word) - value) < 0",
-           "load_acquire_system(word) < value", "cyclically"),
-    Mutant("the word is read without acquire", PORTABLE, "load(std::memory_order_acquire)",
-           "load(std::memory_order_relaxed)", LAND),
-    Mutant("the word is written without release", PORTABLE, "store(v, std::memory_order_release)",
-           "store(v, std::memory_order_relaxed)", LAND),
-    Mutant("blocks count without order", PORTABLE, "fetch_add(1, std::memory_order_acq_rel)",
-           "fetch_add(1, std::memory_order_relaxed)", LAND),
-    Mutant("marks are read without acquire", "cuda.cc", ".load(std::memory_order_acquire);",
-           ".load(std::memory_order_relaxed);", "a_queue_works", "test_cuda_device"),
-    Mutant("a mark's number is taken without the lock", "cuda.cc",
-           "const std::lock_guard lock(q.mutex);\n  const uint64_t number", "const uint64_t number", "any_thread",
-           "test_cuda_device"),
-    Mutant("an event counts before it has passed", "cuda.cc", "if (result == cuda::kNotReady) break;",
-           "if (result == cuda::kNotReady) result = cuda::kSuccess;", "a_queue_works", "test_cuda_device"),
-    Mutant("a hold holds nothing", "cuda.cc", "context_.driver().stream_wait_value(on, address_of(word), value, "
-           "cuda::kWaitGreaterEqual)", "cuda::kSuccess", "a_held_stream", "test_cuda_device"),
-    Mutant("a signal does not wait for the stream", "cuda.cc", "return accepted(context_.driver().stream_write_value(on,",
-           "*word = value;\n    return accepted(context_.driver().stream_write_value(on,", "a_signal", "test_cuda_device"),
+    Mutant(
+        "words are compared as they are",
+        GATE,
+        "static_cast<int64_t>(load_acquire_system(word) - value) < 0",
+        "load_acquire_system(word) < value",
+        "cyclically",
+    ),
+    Mutant(
+        "the word is read without acquire",
+        PORTABLE,
+        "load(std::memory_order_acquire)",
+        "load(std::memory_order_relaxed)",
+        LAND,
+    ),
+    Mutant(
+        "the word is written without release",
+        PORTABLE,
+        "store(v, std::memory_order_release)",
+        "store(v, std::memory_order_relaxed)",
+        LAND,
+    ),
+    Mutant(
+        "blocks count without order",
+        PORTABLE,
+        "fetch_add(1, std::memory_order_acq_rel)",
+        "fetch_add(1, std::memory_order_relaxed)",
+        LAND,
+    ),
+    Mutant(
+        "marks are read without acquire",
+        "cuda.cc",
+        ".load(std::memory_order_acquire);",
+        ".load(std::memory_order_relaxed);",
+        "a_queue_works",
+        "test_cuda_device",
+    ),
+    Mutant(
+        "a mark's number is taken without the lock",
+        "cuda.cc",
+        "const std::lock_guard lock(q.mutex);\n  const uint64_t number",
+        "const uint64_t number",
+        "any_thread",
+        "test_cuda_device",
+    ),
+    Mutant(
+        "an event counts before it has passed",
+        "cuda.cc",
+        "if (result == cuda::kNotReady) break;",
+        "if (result == cuda::kNotReady) result = cuda::kSuccess;",
+        "a_queue_works",
+        "test_cuda_device",
+    ),
+    Mutant(
+        "a hold holds nothing",
+        "cuda.cc",
+        "context_.driver().stream_wait_value(on, address_of(word), value, cuda::kWaitGreaterEqual)",
+        "cuda::kSuccess",
+        "a_held_stream",
+        "test_cuda_device",
+    ),
+    Mutant(
+        "a signal does not wait for the stream",
+        "cuda.cc",
+        "return accepted(context_.driver().stream_write_value(on,",
+        "*word = value;\n    return accepted(context_.driver().stream_write_value(on,",
+        "a_signal",
+        "test_cuda_device",
+    ),
 ]
 
 
@@ -93,8 +144,11 @@ def build(mutant: Mutant | None, test: str, tsan: Path, folder: Path) -> Path:
         text = path.read_text()
         if text.count(mutant.old) != 1:
             raise SystemExit(f"mutant {mutant.name!r}: its text stands {text.count(mutant.old)} times in {mutant.file}")
-        path.write_text(text.replace(mutant.old, mutant.new).replace("const cuda::Result result = driver.event_query",
-                                                                     "cuda::Result result = driver.event_query"))
+        path.write_text(
+            text.replace(mutant.old, mutant.new).replace(
+                "const cuda::Result result = driver.event_query", "cuda::Result result = driver.event_query"
+            )
+        )
     program = folder / test
     sources: list[str | Path] = [NATIVE / f"{test}.cc"]
     if test == "test_cuda_device":
@@ -102,10 +156,25 @@ def build(mutant: Mutant | None, test: str, tsan: Path, folder: Path) -> Path:
     fake = tsan / "tests" / "fake_cuda" / "libfake_cuda.so"
     includes = [f"-I{p}" for p in (device, device / "kernels", folder, NATIVE, FAKE, ROOT / "include")]
     library = tsan / "src" / "r2ccl" / "_native" / "libr2device.a"
-    made = run(["c++", *FLAGS, *includes, f'-DR2CCL_FAKE_CUDA_LIBRARY="{fake}"', *sources, library, "-ldl", "-lpthread",
-                "-o", program], 300)
+    made = run(
+        [
+            "c++",
+            *FLAGS,
+            *includes,
+            f'-DR2CCL_FAKE_CUDA_LIBRARY="{fake}"',
+            *sources,
+            library,
+            "-ldl",
+            "-lpthread",
+            "-o",
+            program,
+        ],
+        300,
+    )
     if made.returncode != 0:
-        raise SystemExit(f"{test} with {mutant.name if mutant else 'nothing changed'} does not compile:\n{made.stderr[-3000:]}")
+        raise SystemExit(
+            f"{test} with {mutant.name if mutant else 'nothing changed'} does not compile:\n{made.stderr[-3000:]}"
+        )
     return program
 
 

@@ -77,9 +77,7 @@ def finish(device: core.CudaDevice, queue: int = core.QUEUE_LOCAL) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "op"), COMBINATIONS, ids=lambda v: v.name.lower())
-def test_against_numpy(
-    device: core.CudaDevice, staging: Callable[[int], Staging], dtype: DType, op: ReduceOp
-) -> None:
+def test_against_numpy(device: core.CudaDevice, staging: Callable[[int], Staging], dtype: DType, op: ReduceOp) -> None:
     rng = np.random.default_rng(1000 + int(dtype) * 10 + int(op))
     low = dtype in LOW_PRECISION
     room = 2 * MARGIN + 16 + max(COUNTS) * max(dtype.itemsize, 4)
@@ -119,7 +117,9 @@ def test_conversions_of_every_code_and_of_random_numbers(
         2.0 ** (24 - SIGNIFICANT[dtype])
     )
     numbers[::2] = between[::2]
-    device.copy(narrow.place(codes[:1].repeat(numbers.size), 0), wide.place(numbers, 0), numbers.size, int(dtype), wide=2)
+    device.copy(
+        narrow.place(codes[:1].repeat(numbers.size), 0), wide.place(numbers, 0), numbers.size, int(dtype), wide=2
+    )
     finish(device)
     assert_same(narrow.take(numbers.size, NUMPY_OF[dtype], 0), numbers.astype(NUMPY_OF[dtype]), "narrowed")
 

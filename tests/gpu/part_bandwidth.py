@@ -57,7 +57,9 @@ def main() -> int:
         report(f"sum of {dtype.name.lower()}", 3 * BYTES, reduction(device, dst, [a, b], dtype, ReduceOp.SUM))
     report("in place, sum of float32", 3 * BYTES, reduction(device, a, [a, b], DType.FLOAT32, ReduceOp.SUM))
     for dtype in (DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.INT8):
-        report(f"sum of {dtype.name.lower()}", 3 * BYTES, reduction(device, dst, [a, b], dtype, ReduceOp.SUM), judged=False)
+        report(
+            f"sum of {dtype.name.lower()}", 3 * BYTES, reduction(device, dst, [a, b], dtype, ReduceOp.SUM), judged=False
+        )
     for op in (ReduceOp.AVG, ReduceOp.MAX):
         report(f"{op.name.lower()} of float16", 3 * BYTES, reduction(device, dst, [a, b], DType.FLOAT16, op))
     for n in (4, 8):
@@ -71,7 +73,9 @@ def main() -> int:
         work = reduction(device, dst, [a + offset, b], DType.BFLOAT16, ReduceOp.SUM)
         report(f"sum of bfloat16, one operand {offset} bytes off", 3 * BYTES, work, judged=False)
     chunk = 256 << 10
-    seconds = best_seconds(device, lambda: device.reduce(dst, [a, b], chunk // 4, int(DType.FLOAT32), int(ReduceOp.SUM)))
+    seconds = best_seconds(
+        device, lambda: device.reduce(dst, [a, b], chunk // 4, int(DType.FLOAT32), int(ReduceOp.SUM))
+    )
     results.measure("a reduction of 256 KiB, one after the other", seconds * 1e6, "us")
     for operand in operands:
         device.release(operand)

@@ -23,7 +23,7 @@ def large_arrays(results: Results, device: core.CudaDevice) -> None:
         x = rng.standard_normal(COUNT, np.float32)
         y = rng.standard_normal(COUNT, np.float32)
         a[offset : offset + x.nbytes] = x.view(np.uint8)
-        b[:y.nbytes] = y.view(np.uint8)
+        b[: y.nbytes] = y.view(np.uint8)
         c[:] = 0
         device.copy(on_gpu + offset, left + offset, x.nbytes, int(DType.UINT8))
         device.reduce(on_gpu + offset, [on_gpu + offset, right], COUNT, int(DType.FLOAT32), int(ReduceOp.SUM))
@@ -40,7 +40,9 @@ def main() -> int:
     results = Results("kernels")
     oracle = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/cuda/test_cuda_oracle.py"]
     ended = subprocess.run(oracle, cwd=ROOT, capture_output=True, text=True, check=False)
-    results.check("every type and operator against NumPy and ml_dtypes", ended.returncode == 0, ended.stdout.strip()[-60:])
+    results.check(
+        "every type and operator against NumPy and ml_dtypes", ended.returncode == 0, ended.stdout.strip()[-60:]
+    )
     if ended.returncode != 0:
         print(ended.stdout[-4000:], ended.stderr[-2000:])
     device = core.CudaDevice(0, LIBRARY)

@@ -24,12 +24,12 @@ class Streams:
     def __init__(self) -> None:
         if FAKE:
             sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cuda"))
-            from fake_driver import FakeDriver, UserStream  # noqa: PLC0415
+            from fake_driver import FakeDriver, UserStream
 
             driver = FakeDriver(LIBRARY)
             self.make: Any = lambda: UserStream(driver)
         else:
-            import cupy  # noqa: PLC0415
+            import cupy
 
             self.make = lambda: cupy.cuda.Stream(non_blocking=True)
 
@@ -40,7 +40,7 @@ class Streams:
             stream.delay(0.005)
             stream.copy(to, source, nbytes)
         else:
-            import cupy  # noqa: PLC0415
+            import cupy
 
             cupy.cuda.runtime.memcpyAsync(to, source, nbytes, 4, stream.ptr)
 

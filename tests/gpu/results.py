@@ -30,7 +30,9 @@ class Results:
         self._add(name, "ok" if passed else "FAILED", passed, note)
         return passed
 
-    def measure(self, name: str, value: float, unit: str, at_least: float | None = None, at_most: float | None = None) -> None:
+    def measure(
+        self, name: str, value: float, unit: str, at_least: float | None = None, at_most: float | None = None
+    ) -> None:
         """A number, with its bound if it has one. On the tests' driver it is run and not judged."""
         within = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
         bound = f">= {at_least:g}" if at_least is not None else f"<= {at_most:g}" if at_most is not None else ""
@@ -76,9 +78,9 @@ def finish(device: core.CudaDevice, queue: int = core.QUEUE_LOCAL) -> None:
 
 def pinned(device: core.CudaDevice, nbytes: int) -> tuple[int, Any]:
     """Staging memory: its address, and its bytes as NumPy sees them."""
-    import ctypes  # noqa: PLC0415
+    import ctypes
 
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     address = device.allocate(nbytes, staging=True)
     return address, np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (nbytes,))
