@@ -9,8 +9,8 @@
 #if defined(__CUDACC__)
 
 #define R2CCL_DEVICE __device__ __forceinline__
-#define R2CCL_KERNEL(name, Arguments)                                           \
-  extern "C" __global__ void __launch_bounds__(::r2ccl::kernels::kBlockThreads) \
+#define R2CCL_KERNEL(name, Arguments)                                                                              \
+  extern "C" __global__ void __launch_bounds__(::r2ccl::kernels::kBlockThreads, ::r2ccl::kernels::kResidentBlocks) \
       name(const __grid_constant__ Arguments arguments)
 #define R2CCL_UNROLL _Pragma("unroll")
 #define R2CCL_KEEP_LOOP _Pragma("unroll 1")
