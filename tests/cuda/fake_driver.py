@@ -123,7 +123,7 @@ class CupyOnFake:
     """Real ``cupy.ndarray`` objects in the tests' driver's memory. CuPy itself cannot compute there: this fills and reads."""
 
     def __init__(self, driver: FakeDriver) -> None:
-        import cupy  # noqa: PLC0415
+        import cupy
 
         self._cupy, self.driver = cupy, driver
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ class Streams:
     def __init__(self) -> None:
         if FAKE:
             sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cuda"))
-            from fake_driver import FakeDriver, UserStream  # noqa: PLC0415
+            from fake_driver import FakeDriver, UserStream
 
             driver = FakeDriver(LIBRARY)
             self.make: Any = lambda: UserStream(driver)
         else:
-            import cupy  # noqa: PLC0415
+            import cupy
 
             self.make = lambda: cupy.cuda.Stream(non_blocking=True)
 
@@ -40,7 +41,7 @@ class Streams:
             stream.delay(0.005)
             stream.copy(to, source, nbytes)
         else:
-            import cupy  # noqa: PLC0415
+            import cupy
 
             cupy.cuda.runtime.memcpyAsync(to, source, nbytes, 4, stream.ptr)
 
@@ -94,6 +95,33 @@ def order(results: Results, device: core.CudaDevice, streams: Streams) -> None:
         device.release(block, staging=True)
 
 
+def memory_while_held(results: Results, device: core.CudaDevice, streams: Streams) -> None:
+    """A call's memory may be taken while the user's stream is held already: the driver must not wait for it."""
+    address, words = words_of(device)
+    stream = streams.make()
+    device.hold(stream.ptr, address, 1)
+    taken: list[tuple[int, bool]] = []
+
+    def take() -> None:
+        # Of no size that was used before.
+        taken.extend(
+            (device.allocate(n, staging=staging), staging) for n in (5 << 20, 11 << 20) for staging in (False, True)
+        )
+        device.copy(taken[1][0], taken[0][0], 5 << 20, int(DType.UINT8), queue=core.QUEUE_OUT)
+        finish(device, core.QUEUE_OUT)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join(10)
+    in_time = not thread.is_alive()
+    words[0] = 1
+    thread.join()
+    results.check("memory is to be had, and copied, while a stream is held", in_time)
+    stream.synchronize()
+    for memory, staging in [*taken, (address, True)]:
+        device.release(memory, staging=staging)
+
+
 def latency(results: Results, device: core.CudaDevice, streams: Streams) -> None:
     address, words = words_of(device)
     stream = streams.make()
@@ -121,6 +149,7 @@ def main() -> int:
     streams = Streams()
     results.check("streams wait by memory operations", True, "yes" if device.memory_operations else "no: by kernels")
     order(results, device, streams)
+    memory_while_held(results, device, streams)
     latency(results, device, streams)
     device.close()
     return results.close()

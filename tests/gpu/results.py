@@ -78,9 +78,9 @@ def finish(device: core.CudaDevice, queue: int = core.QUEUE_LOCAL) -> None:
 
 def pinned(device: core.CudaDevice, nbytes: int) -> tuple[int, Any]:
     """Staging memory: its address, and its bytes as NumPy sees them."""
-    import ctypes  # noqa: PLC0415
+    import ctypes
 
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
     address = device.allocate(nbytes, staging=True)
     return address, np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8)), (nbytes,))

@@ -43,44 +43,36 @@ void CudaPool::to_driver(void* base) noexcept {
   }
 }
 
-void CudaPool::give_back_idle() noexcept {
-  for (auto& [bytes, idle] : idle_) {
-    for (void* memory : idle) {
-      const auto found = blocks_.find(memory);
-      to_driver(found->second.base);
-      blocks_.erase(found);
-    }
+// The smallest idle block of a class from `bytes` to `at_most`; nullptr: there is none.
+void* CudaPool::take_idle(size_t bytes, size_t at_most) noexcept {
+  for (auto found = idle_.lower_bound(bytes); found != idle_.end() && found->first <= at_most; ++found) {
+    if (found->second.empty()) continue;
+    void* memory = found->second.back();
+    found->second.pop_back();
+    blocks_.find(memory)->second.used = true;
+    return memory;
   }
-  idle_.clear();
+  return nullptr;
 }
 
 void* CudaPool::allocate(size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
+  const size_t wanted = size_class(bytes);
+  if (void* memory = take_idle(wanted, wanted)) return memory;
+  const CurrentContext current(context_);
+  // The driver aligns to 256 bytes only.
+  const size_t alignment = wanted >= kPageBytes ? kPageBytes : kSmallest;
+  void* base = from_driver(wanted + (alignment > kSmallest ? alignment : 0));
+  // When the driver has none left, a larger block will do.
+  if (base == nullptr) return take_idle(wanted, SIZE_MAX);
+  const auto aligned = (reinterpret_cast<uintptr_t>(base) + alignment - 1) / alignment * alignment;
+  void* memory = reinterpret_cast<void*>(aligned);
   try {
-    const size_t wanted = size_class(bytes);
-    std::vector<void*>& idle = idle_[wanted];
-    if (!idle.empty()) {
-      void* memory = idle.back();
-      idle.pop_back();
-      blocks_.at(memory).used = true;
-      return memory;
-    }
-    const CurrentContext current(context_);
-    // The driver aligns to 256 bytes only.
-    const size_t alignment = wanted >= kPageBytes ? kPageBytes : kSmallest;
-    const size_t total = wanted + (alignment > kSmallest ? alignment : 0);
-    void* base = from_driver(total);
-    if (base == nullptr) {
-      give_back_idle();
-      base = from_driver(total);
-    }
-    if (base == nullptr) return nullptr;
-    const auto aligned = (reinterpret_cast<uintptr_t>(base) + alignment - 1) / alignment * alignment;
-    void* memory = reinterpret_cast<void*>(aligned);
     blocks_.emplace(memory, Block{base, wanted, true});
     return memory;
   } catch (...) {
-    return nullptr;  // no memory for the books
+    to_driver(base);  // no memory for the books
+    return nullptr;
   }
 }
 

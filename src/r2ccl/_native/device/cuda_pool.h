@@ -1,5 +1,5 @@
-// Memory from the driver, kept when it is given back: the driver's own functions are slow, and freeing waits for the
-// device.
+// Memory from the driver, kept until the end when it is given back: the driver's own functions are slow, and freeing
+// waits for all streams, of which some may wait for us.
 #pragma once
 
 #include <map>
@@ -35,7 +35,7 @@ class CudaPool {
 
   void* from_driver(size_t bytes) noexcept;
   void to_driver(void* base) noexcept;
-  void give_back_idle() noexcept;
+  void* take_idle(size_t bytes, size_t at_most) noexcept;
 
   CudaContext& context_;
   const Kind kind_;

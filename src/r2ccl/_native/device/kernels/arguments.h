@@ -7,6 +7,7 @@ namespace r2ccl::kernels {
 
 constexpr uint32_t kMaxSources = 8;
 constexpr uint32_t kBlockThreads = 256;
+constexpr uint32_t kResidentBlocks = 2;  // per processor, at least: leaves a thread 128 registers
 
 // Lets a launch wait for a word, and publish one, both shared with the host, another GPU or a NIC. `ready` nullptr: it
 // begins at once; `done` nullptr: it publishes nothing. Words are compared cyclically, as the driver's waits do.

@@ -16,7 +16,10 @@ endif()
 execute_process(
   COMMAND ${Python_EXECUTABLE} -c "import sys; print(';'.join(f'{p}/nvidia/{d}' for p in sys.path if p for d in ('cu13', 'cuda_nvcc')))"
   OUTPUT_VARIABLE r2ccl_python_nvidia OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-find_program(R2CCL_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH
+if(DEFINED ENV{CUDACXX})
+  set(R2CCL_NVCC $ENV{CUDACXX} CACHE FILEPATH "nvcc")
+endif()
+find_program(R2CCL_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH
   PATHS /usr/local/cuda /opt/cuda ${r2ccl_python_nvidia} PATH_SUFFIXES bin)
 if(NOT R2CCL_NVCC)
   if(R2CCL_CUDA STREQUAL "ON")

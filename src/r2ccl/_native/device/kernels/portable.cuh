@@ -9,10 +9,11 @@
 #if defined(__CUDACC__)
 
 #define R2CCL_DEVICE __device__ __forceinline__
-#define R2CCL_KERNEL(name, Arguments)                                           \
-  extern "C" __global__ void __launch_bounds__(::r2ccl::kernels::kBlockThreads) \
+#define R2CCL_KERNEL(name, Arguments)                                                                              \
+  extern "C" __global__ void __launch_bounds__(::r2ccl::kernels::kBlockThreads, ::r2ccl::kernels::kResidentBlocks) \
       name(const __grid_constant__ Arguments arguments)
 #define R2CCL_UNROLL _Pragma("unroll")
+#define R2CCL_KEEP_LOOP _Pragma("unroll 1")
 #define R2CCL_SHARED_WORD(name) __shared__ uint32_t name
 
 namespace r2ccl::kernels {
@@ -51,6 +52,7 @@ R2CCL_DEVICE void pause() { __nanosleep(64); }
 #define R2CCL_DEVICE inline
 #define R2CCL_KERNEL(name, Arguments) extern "C" void name(const Arguments& arguments)
 #define R2CCL_UNROLL
+#define R2CCL_KEEP_LOOP
 #define R2CCL_SHARED_WORD(name) uint32_t& name = ::r2ccl::kernels::block->word
 
 namespace r2ccl::kernels {

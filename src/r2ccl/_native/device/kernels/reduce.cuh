@@ -28,6 +28,7 @@ R2CCL_DEVICE void reduce_elements(const ReduceArguments& g, uint64_t first, uint
       const uint64_t i = base + u * me.threads;
       if (i < end) total[u] = load_element<E>(g.sources[0], i, (wide & 2) != 0);
     }
+    R2CCL_KEEP_LOOP
     for (uint32_t s = 1; s < g.source_count; ++s) {
       R2CCL_UNROLL
       for (uint32_t u = 0; u < kAtOnce; ++u) {
@@ -78,6 +79,7 @@ R2CCL_DEVICE void reduce_packs(const ReduceArguments& g, uint64_t head, uint64_t
       R2CCL_UNROLL
       for (uint32_t k = 0; k < kN; ++k) total[u][k] = Op::apply(total[u][k], other[k]);
     }
+    R2CCL_KEEP_LOOP
     for (uint32_t s = 2; s < g.source_count; ++s) {
       R2CCL_UNROLL
       for (uint32_t u = 0; u < kAtOnce; ++u) {
@@ -126,6 +128,7 @@ R2CCL_DEVICE void reduce_mixed(const ReduceArguments& g) {
     for (uint64_t i = me.thread; i < packs; i += me.threads) {
       float total[kLanes<E>];
       load_pack<E>(g.sources[0], i, (g.wide & 2) != 0, total);
+      R2CCL_KEEP_LOOP
       for (uint32_t s = 1; s < g.source_count; ++s) {
         float other[kLanes<E>];
         load_pack<E>(g.sources[s], i, (g.wide >> (1 + s) & 1) != 0, other);
