@@ -20,7 +20,7 @@ python=${PYTHON:-python3}
 export PYTHONPATH=$root/src:$root/tests/gpu
 
 # A part is tests/gpu/part_NAME.py RESULTS; its limit in seconds follows. New parts are added here.
-parts=(kernels:150 bandwidth:90 streams:60 ipc:60)
+parts=(kernels:150 bandwidth:90 streams:60 ipc:60 collectives:150)
 
 missing=$("$python" - <<'PY'
 import importlib.util
