@@ -83,7 +83,7 @@ MUTANTS = [
         "cuda.cc",
         ".load(std::memory_order_acquire);",
         ".load(std::memory_order_relaxed);",
-        "a_queue_works",
+        "a_mark_alone",
         "test_cuda_device",
     ),
     Mutant(
