@@ -88,7 +88,6 @@ class Engine:
 def host_reduce(
     dst: int, a: int, b: int, count: int, dtype: int, op: int, avg_ranks: int = 0, wide: int = 0
 ) -> None: ...
-
 def cuda_probe(library: str = "") -> tuple[int, str]: ...
 
 QUEUE_OUT: int
