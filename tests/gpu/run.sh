@@ -17,7 +17,7 @@ results=$out/gpu.jsonl
 : >"$results"
 export PATH=$root/.venv/bin:$PATH
 python=${PYTHON:-python3}
-export PYTHONPATH=$root/src:$root/tests/gpu
+export PYTHONPATH=$root/build/gpu/python:$root/tests/gpu
 
 # A part is tests/gpu/part_NAME.py RESULTS; its limit in seconds follows. New parts are added here.
 parts=(kernels:150 bandwidth:90 streams:60 ipc:60 collectives:150)
@@ -42,8 +42,10 @@ case ${R2CCL_CUDA_LIBRARY:-} in *fake_cuda*) cuda=${R2CCL_CUDA:-OFF} ;; esac
 if cmake -S . -B build/gpu -DCMAKE_BUILD_TYPE=Release -DR2CCL_CUDA="$cuda" -DPython_EXECUTABLE="$(command -v "$python")" \
     ${R2CCL_CUDA_ARCHS:+"-DR2CCL_CUDA_ARCHS=$R2CCL_CUDA_ARCHS"} >"$out/build.log" 2>&1 &&
   cmake --build build/gpu --parallel "${JOBS:-$(nproc)}" >>"$out/build.log" 2>&1; then
-  # Beside the Python modules, where an import finds it.
-  cp build/gpu/src/r2ccl/_native/core*.so src/r2ccl/_native/
+  rm -rf build/gpu/python
+  mkdir -p build/gpu/python
+  cp -r src/r2ccl build/gpu/python/
+  cp build/gpu/src/r2ccl/_native/core*.so build/gpu/python/r2ccl/_native/
   note build ok true "$((SECONDS - started)) s"
 else
   tail -n 40 "$out/build.log"

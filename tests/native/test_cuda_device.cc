@@ -116,6 +116,27 @@ CASE(a_queue_works_in_order_and_marks_say_how_far) {
   });
 }
 
+// Nothing but the mark's word orders what the GPU wrote before what the host reads: no call into the driver helps.
+CASE(a_mark_alone_says_that_the_data_is_there) {
+  set("LATE_US", 1000);
+  const auto device = open_device();
+  auto* from = static_cast<uint64_t*>(device->allocate_staging(4096));
+  auto* to = static_cast<uint64_t*>(device->allocate_staging(4096));
+  for (uint64_t round = 1; round <= 20; ++round) {
+    from[0] = from[511] = round;
+    device->copy({to, false}, {from, false}, 512, DType::kUint64, 0, DeviceQueue::kOut);
+    const uint64_t mark = device->mark(DeviceQueue::kOut);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (device->passed(DeviceQueue::kOut) < mark && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    CHECK(to[0] == round && to[511] == round);
+  }
+  device->release_staging(to);
+  device->release_staging(from);
+  set("LATE_US", 0);
+}
+
 CASE(queues_do_not_wait_for_each_other) {
   const auto device = open_device();
   uint64_t* gate = words(*device);

@@ -133,6 +133,6 @@ CASE(holding_and_signalling_a_stream) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  alarm(60);  // a wait that nothing ends
+  alarm(30);  // a wait that nothing ends
   return r2ccl::test::run_cases(argc, argv);
 }
