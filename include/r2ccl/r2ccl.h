@@ -116,7 +116,7 @@ typedef struct r2ccl_event {
 
 typedef struct r2ccl_counters {
   uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns, last_repair_ns,
-      events_dropped, staging_bytes, refused_frames, hedged_chunks;
+      events_dropped, staging_bytes, refused_frames, hedged_chunks, window_chunks;
 } r2ccl_counters;
 
 typedef struct r2ccl_link_stats {
@@ -164,6 +164,11 @@ R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t
 R2CCL_API int32_t r2ccl_set_host(r2ccl_engine*, int32_t peer, int32_t host);
 // How chunks for a peer divide over its links: (links + 1) x links fractions, healthy, then after the loss of each.
 R2CCL_API int32_t r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
+// Between GPUs of one host: memory of this rank's device (from r2ccl_device_allocate, r2ccl_window_bytes long; the engine
+// releases it) that the peer's device may write, and the peer's as this rank's device reaches it; NULL: none. 0 bytes: no
+// window with this peer.
+R2CCL_API uint64_t r2ccl_window_bytes(r2ccl_engine*, int32_t peer);
+R2CCL_API int32_t r2ccl_set_window(r2ccl_engine*, int32_t peer, void* own, void* theirs);
 // How many rails each rank has (size entries): all ranks agree on their health from then on, in epochs.
 R2CCL_API int32_t r2ccl_set_rails(r2ccl_engine*, const uint32_t* rails);
 R2CCL_API int32_t r2ccl_engine_start(r2ccl_engine*);

@@ -23,6 +23,7 @@ from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
 from .topology.model import RailInfo, RankInfo
+from .windows import open_windows
 
 log = logging.getLogger("r2ccl")
 _MAX_JOB = 64
@@ -64,7 +65,7 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device:
     answers = boot.all_gather("topology", me.to_bytes(), deadline)
     ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
     cluster = Cluster.of(ranks)
-    cores = _fewest_cores(boot, deadline)
+    cores, any_gpu = _machines(boot, deadline, device is not None)
     mesh = connect_mesh(boot, config, me, ranks, deadline, keep_listening=True) if size > 1 else Mesh()
     try:
         rails = len({link.my_rail for link in mesh.links})
@@ -77,6 +78,12 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device:
     except BaseException:
         mesh.close()
         raise
+    if any_gpu:
+        try:
+            open_windows(engine, boot, deadline)
+        except BaseException:
+            engine.close(0.0)
+            raise
     rails_of = [len(info.rails) for info in ranks]
     if size > 1 and 0 < sum(rails_of) <= _MOST_AGREED_RAILS:
         engine.set_rails(array("I", rails_of))
@@ -99,12 +106,14 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device:
     return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint, door, job)
 
 
-def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:
-    answers = boot.all_gather("cores", json.dumps(len(os.sched_getaffinity(0))).encode(), deadline)
+def _machines(boot: Bootstrap, deadline: Deadline, gpu: bool) -> tuple[int, bool]:
+    """The fewest processors of any rank, and whether any works on a GPU."""
+    answers = boot.all_gather("machines", json.dumps([len(os.sched_getaffinity(0)), gpu]).encode(), deadline)
     try:
-        return max(1, min(int(json.loads(a)) for a in answers))
-    except ValueError as error:
-        raise BootstrapError(f"a rank sent a malformed number of processors: {error}") from None
+        found = [json.loads(answer) for answer in answers]
+        return max(1, min(int(cores) for cores, _ in found)), any(bool(on_gpu) for _, on_gpu in found)
+    except (ValueError, TypeError) as error:
+        raise BootstrapError(f"a rank sent a malformed description of its machine: {error}") from None
 
 
 def _connect(

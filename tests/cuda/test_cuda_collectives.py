@@ -128,6 +128,32 @@ def test_split_and_shrink_stay_on_the_gpu(cuda_library: str) -> None:
     on_gpus(split_and_shrink, 3, cuda_library)
 
 
+def through_windows(comm: r2ccl.Communicator, arrays: CupyOnFake, late_s: float) -> tuple[int, int]:
+    checks = Checks(OnDevice(comm, arrays, late_s))  # type: ignore[arg-type]
+    for count in (3, 20_000, 300_007):
+        every_collective(checks, count, (0,))
+    other = comm.split(0)
+    assert other is not None
+    every_collective(Checks(OnDevice(other, arrays)), 50_000, (0,))  # type: ignore[arg-type]
+    other.close()
+    stats = comm.stats()
+    return int(stats["window_chunks"]), int(stats["chunks_sent"])
+
+
+@pytest.mark.parametrize("devices", ["one GPU", "a GPU each"])
+def test_gpus_of_one_host_write_to_each_other(cuda_library: str, devices: str) -> None:
+    def device(rank: int) -> str:
+        return "cuda:0" if devices == "one GPU" else f"cuda:{rank}"
+
+    for through, sent in on_gpus(through_windows, 2, cuda_library, 0.0, device=device, knobs={"LATE_US": 100}):
+        assert through > 0.8 * sent > 0
+
+
+def test_where_memory_cannot_be_shared_chunks_go_through_the_host(cuda_library: str) -> None:
+    for through, sent in on_gpus(through_windows, 2, cuda_library, 0.0, env={"FAKE_CUDA_IPC": "0"}):
+        assert through == 0 and sent > 0
+
+
 def losing_a_rail(comm: r2ccl.Communicator, arrays: CupyOnFake) -> tuple[int, bytes]:
     device = OnDevice(comm, arrays)
     total = b""

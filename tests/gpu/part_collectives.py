@@ -185,7 +185,9 @@ def main() -> int:
         results.measure(f"submission of it, {name}", submit_us, "us")
         results.measure(f"all_reduce of 64 MiB, {name}", rate, "GB/s")
     odd = ranks(refusals)
-    results.check("a capture is refused, abort lets streams go", not any(odd), "; ".join(sum(odd, [])))
+    results.check(
+        "a capture is refused, abort lets streams go", not any(odd), "; ".join(note for own in odd for note in own)
+    )
     return results.close()
 
 

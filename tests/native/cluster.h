@@ -47,6 +47,7 @@ struct Options {
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
   std::vector<Device*> devices;      // by rank; missing: the host
+  bool windows = false;              // between devices that reach each other's memory
 };
 
 inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
@@ -77,6 +78,8 @@ class Cluster {
     }
     for (int a = 0; a < o.ranks; ++a)
       for (int b = a + 1; b < o.ranks; ++b) join(a, b);
+    for (int a = 0; o.windows && a < o.ranks; ++a)
+      for (int b = a + 1; b < o.ranks; ++b) open_windows(a, b);
     for (auto& e : engines) CHECK(e->start() == Status::OK);
   }
   ~Cluster() {
@@ -112,6 +115,14 @@ class Cluster {
   std::vector<std::unique_ptr<Engine>> engines;
 
  private:
+  void open_windows(int a, int b) {
+    const size_t bytes = engines[a]->window_bytes(b);
+    CHECK(bytes > 0 && bytes == engines[b]->window_bytes(a));
+    void* at_a = options.devices[static_cast<size_t>(a)]->allocate(bytes);
+    void* at_b = options.devices[static_cast<size_t>(b)]->allocate(bytes);
+    engines[a]->set_window(b, at_a, at_b);
+    engines[b]->set_window(a, at_b, at_a);
+  }
   void join(int a, int b) {
     int control[2];
     CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);

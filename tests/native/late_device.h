@@ -216,6 +216,8 @@ class LateDevice final : public Device {
   T* own(T* memory) noexcept {
     return reinterpret_cast<T*>(reach(memory));
   }
+  // Reaches the other one's memory, too.
+  void reach_also(LateDevice& other) { others_.push_back(&other); }
   uint64_t handed_over() const noexcept { return pushed_.load(); }
 
   void* captured = this;  // a stream that records; no stream is this
@@ -238,6 +240,8 @@ class LateDevice final : public Device {
   uint8_t* reach(const void* memory) noexcept {
     auto* p = const_cast<uint8_t*>(static_cast<const uint8_t*>(memory));
     if (p >= seen_ && p < seen_ + kArena) return own_ + (p - seen_);
+    for (LateDevice* other : others_)
+      if (p >= other->seen_ && p < other->seen_ + kArena) return other->own_ + (p - other->seen_);
     std::lock_guard lock(mutex_);
     auto after = staging_.upper_bound(p);
     const bool known = after != staging_.begin() && p < std::prev(after)->first + std::prev(after)->second;
@@ -250,6 +254,7 @@ class LateDevice final : public Device {
   size_t used_ = 0;
   std::mutex mutex_;
   std::map<uint8_t*, size_t> given_out_, staging_;
+  std::vector<LateDevice*> others_;
   std::atomic<uint64_t> pushed_{0};
   std::atomic<bool> failed_{false};
   std::vector<std::unique_ptr<LateQueue>> queues_;

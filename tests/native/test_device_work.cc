@@ -30,6 +30,12 @@ class Devices {
     for (auto& d : all_) o.devices.push_back(d.get());
     return o;
   }
+  // As GPUs of one host.
+  void reach_each_other() {
+    for (auto& a : all_)
+      for (auto& b : all_)
+        if (a != b) a->reach_also(*b);
+  }
 
  private:
   std::vector<std::unique_ptr<LateDevice>> all_;
@@ -46,7 +52,9 @@ bool all_reduces(Cluster& cluster, Devices& devices, const Plans& plans, size_t 
       uint32_t again = 0;
       const Status s =
           run_call(cluster[r], call_args(*plans[r], kAllReduce, send.data(), recv.data(), count), 20, &again);
-      if (s != Status::OK) std::fprintf(stderr, "  rank %d call %u: %s\n", r, c, cluster[r].error_text().c_str());
+      if (s != Status::OK)
+        std::fprintf(stderr, "  rank %d call %u: %s; %s\n", r, c, cluster[r].error_text().c_str(),
+                     cluster[r].describe(0).c_str());
       if (!CHECK(s == Status::OK) || !CHECK(same_bits(recv.get(), sums(n, count, c)))) good.store(false);
       if (replayed) replayed->fetch_add(again);
     }
@@ -97,6 +105,49 @@ CASE(all_reduce_over_every_kind_of_link) {
       }
     }
   }
+}
+
+CASE(chunks_go_into_the_peers_memory_where_devices_reach_each_other) {
+  for (int n : {2, 3}) {
+    for (uint64_t staging : {4096u * 6u, 4096u * 24u}) {
+      Devices devices(n);
+      devices.reach_each_other();
+      Cluster cluster(devices.with({.ranks = n,
+                                    .rails = 1,
+                                    .kind = Kind::kShm,
+                                    .staging_bytes = staging,
+                                    .eager_bytes = 1024,
+                                    .windows = true}));
+      for (size_t count : {0, 1, 1000, 50000}) {
+        all_reduces(cluster, devices, direct_all_reduce(n), count, 3);
+        all_reduces(cluster, devices, ring_all_reduce(n), count, 3);
+        all_reduces(cluster, devices, gather_then_add(n), count, 2);
+      }
+      for (int r = 0; r < n; ++r) {
+        const r2ccl_counters c = cluster.counters(r);
+        CHECK(c.window_chunks > 0 && c.window_chunks * 10 > c.chunks_sent * 5);
+        CHECK(c.refused_frames == 0);
+      }
+    }
+  }
+}
+
+CASE(a_root_that_runs_ahead_waits_for_slots_of_the_window) {
+  Devices devices(3);
+  devices.reach_each_other();
+  Cluster cluster(
+      devices.with({.ranks = 3, .rails = 1, .kind = Kind::kShm, .staging_bytes = 4096 * 6, .windows = true}));
+  const Plans plans = chain_broadcast(3);
+  cluster.each([&](int r) {
+    for (uint32_t c = 0; c < 40; ++c) {
+      const size_t count = 1 + (c * 977) % 30'000;
+      if (r > 0 && c % 20 == 3) ::usleep(3000);
+      DeviceArray data(devices[r], r == 0 ? values(0, count, c) : std::vector<float>(count, -1.0f));
+      CHECK(run_call(cluster[r], call_args(*plans[r], kBroadcast, nullptr, data.data(), count)) == Status::OK);
+      CHECK(same_bits(data.get(), values(0, count, c)));
+    }
+  });
+  CHECK(cluster.counters(0).window_chunks > 0);
 }
 
 CASE(small_messages_and_calls_without_failover) {

@@ -108,6 +108,11 @@ int32_t r2ccl_set_shares(r2ccl_engine* e, int32_t peer, const double* rows, uint
   return guarded_status([&] { of(e)->set_shares(peer, rows, links); });
 }
 
+uint64_t r2ccl_window_bytes(r2ccl_engine* e, int32_t peer) { return of(e)->window_bytes(peer); }
+int32_t r2ccl_set_window(r2ccl_engine* e, int32_t peer, void* own, void* theirs) {
+  return guarded_status([&] { of(e)->set_window(peer, own, theirs); });
+}
+
 int32_t r2ccl_set_rails(r2ccl_engine* e, const uint32_t* rails) {
   return guarded_status([&] { of(e)->set_rails(rails); });
 }

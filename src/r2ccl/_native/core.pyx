@@ -83,7 +83,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint64_t value
     ctypedef struct r2ccl_counters:
         uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns
-        uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames, hedged_chunks
+        uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames, hedged_chunks, window_chunks
     ctypedef struct r2ccl_link_stats:
         int32_t peer
         int32_t rail
@@ -107,6 +107,8 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     int32_t r2ccl_set_host(r2ccl_engine*, int32_t, int32_t)
     int32_t r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
     int32_t r2ccl_set_rails(r2ccl_engine*, const uint32_t*)
+    uint64_t r2ccl_window_bytes(r2ccl_engine*, int32_t)
+    int32_t r2ccl_set_window(r2ccl_engine*, int32_t, void*, void*)
     int32_t r2ccl_engine_start(r2ccl_engine*)
     r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc*, int32_t)
     void r2ccl_plan_destroy(r2ccl_plan*)
@@ -411,6 +413,7 @@ cdef class Engine:
     cdef double timeout_s
     cdef str closed_error
     cdef list sockets  # (descriptor, inode)
+    cdef list imported  # addresses of other ranks' memory
     cdef set kept  # of calls that have not ended
     cdef bytearray spare  # a copy's memory, for the next one
 
@@ -450,6 +453,7 @@ cdef class Engine:
         self.timeout_s = config.timeout_s
         self.closed_error = "the communicator is closed"
         self.sockets = []
+        self.imported = []
         self.kept = set()
         self.spare = bytearray()
 
@@ -486,6 +490,16 @@ cdef class Engine:
         """rows: (links + 1) x links float64, see ``plan.shares``."""
         cdef const double[::1] flat = rows.reshape(-1)
         made(r2ccl_set_shares(self.handle(), peer, &flat[0], rows.shape[1]))
+
+    def window_bytes(self, int peer):
+        """Memory of a window that the peer's GPU may write to; 0: none with this peer."""
+        return r2ccl_window_bytes(self.handle(), peer)
+
+    def set_window(self, int peer, uintptr_t own, uintptr_t theirs):
+        """own: the engine's from now on; theirs: closed when the engine is. 0: none."""
+        if theirs:
+            self.imported.append(theirs)
+        made(r2ccl_set_window(self.handle(), peer, <void*>own, <void*>theirs))
 
     def set_rails(self, rails):
         """How many rails each rank has: all ranks agree on their health from then on."""
@@ -900,7 +914,7 @@ cdef class Engine:
             "replayed_chunks": c.replayed_chunks, "duplicate_chunks": c.duplicate_chunks, "repairs": c.repairs,
             "repair_ms": c.repair_ns * 1e-6, "last_repair_ms": c.last_repair_ns * 1e-6,
             "events_dropped": c.events_dropped, "staging_bytes": c.staging_bytes, "refused_frames": c.refused_frames,
-            "hedged_chunks": c.hedged_chunks,
+            "hedged_chunks": c.hedged_chunks, "window_chunks": c.window_chunks,
         }
 
     def links(self):
@@ -1062,6 +1076,9 @@ cdef class Engine:
         self.core = NULL
         with nogil:
             r2ccl_engine_destroy(core, linger_ns)
+        for address in self.imported:
+            self.device.close_imported(address)
+        self.imported.clear()
         self.orphans.clear()
         self.plans.clear()
         self.sockets.clear()

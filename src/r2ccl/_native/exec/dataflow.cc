@@ -171,7 +171,7 @@ void Engine::run_op(Call& call, uint32_t op) {
     const uint8_t lane = slot->header.lane;
     apply(call, op, slot->header.chunk, slot->data);
     if (trace_) trace_chunk(kTraceApply, peer.rank, -1, slot->header);
-    peer.staging.give(slot);
+    peer.give_back(slot);
     use_up(peer, lane);
   }
 }
@@ -401,6 +401,11 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
     if (copy && header.bytes) std::memcpy(copy->data, payload, header.bytes);
   }
   if (copy) payload = copy->data;
+  if (copy && copy->window >= 0) {
+    header.flags = kFrameInWindow;
+    header.token = peer.window->token_of(*copy);
+    ++counters_.window_chunks;
+  }
   if (confirmed && !small) header.flags = kFrameAwaited;
   if (confirmed) send_acks(peer, static_cast<uint32_t>(l), false);
   const Nanoseconds begin = trace_ ? monotonic_ns() : 0;
@@ -438,7 +443,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
     slot.writing_chunk = chunk;
     slot.writing_slot = copy;
     return true;
-  } else if (copy) {
+  } else if (copy && copy->window < 0) {
     peer.retained.give(copy);
   }
   if (link.take_wake_request()) peer.say({.kind = FrameKind::kWake});
@@ -580,6 +585,14 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   if (trace_) trace_chunk(kTraceArrive, peer.rank, static_cast<int32_t>(link.rail()), h);
   Slot* landing_slot = slot.landing_slot;
   slot.landing_slot = nullptr;
+  if (h.flags & kFrameInWindow) {
+    landing_slot = peer.window ? peer.window->arrived(h) : nullptr;
+    payload = landing_slot ? landing_slot->data : nullptr;
+    if (!landing_slot) {
+      fail(Status::INTERNAL, "rank " + std::to_string(peer.rank) + " speaks of a slot that its window does not have");
+      return;
+    }
+  }
   Call* landing_call = slot.landing_call;
   slot.landing_call = nullptr;
   if (landed && landing_call) {
@@ -606,7 +619,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   const Fate fate = classify(peer, h, &t);
   if (status() != Status::OK) return;
   if (fate == Fate::kRefuse) {
-    if (landing_slot) peer.staging.give(landing_slot);
+    if (landing_slot) peer.give_back(landing_slot);
     ++counters_.refused_frames;
     event(kEventFrameRefused, peer.rank, static_cast<int32_t>(link.rail()), 0, h.bytes);
     return;
@@ -614,7 +627,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   if (fate == Fate::kDuplicate) {
     ++counters_.duplicate_chunks;
     if (trace_) trace_chunk(kTraceDiscard, peer.rank, static_cast<int32_t>(link.rail()), h);
-    if (landing_slot) peer.staging.give(landing_slot);
+    if (landing_slot) peer.give_back(landing_slot);
     note_arrival(peer, slot, h);
     return;
   }
@@ -645,7 +658,7 @@ void Engine::deliver(Peer& peer, const Target& t, const FrameHeader& h, const ui
   if (may_run && (immediate_ || h.bytes == 0)) {
     apply(*t.call, t.op, t.chunk, payload);
     if (trace_) trace_chunk(kTraceApply, peer.rank, -1, h);
-    if (slot) peer.staging.give(slot);
+    if (slot) peer.give_back(slot);
     use_up(peer, h.lane);
     return;
   }
@@ -736,7 +749,7 @@ void Engine::deliver_early(Peer& peer, Call& call) {
     if (fate == Fate::kDeliver) {
       deliver(peer, t, h, slot->data, slot);
     } else {
-      peer.staging.give(slot);
+      peer.give_back(slot);
     }
     if (status() != Status::OK) return;
   }

@@ -107,6 +107,19 @@ Status Engine::hold(uint64_t ticket, void* stream) {
   return Status::OK;
 }
 
+// ---- windows -------------------------------------------------------------------------------------------------------
+
+size_t Engine::window_bytes(int32_t rank) const noexcept {
+  const Peer& peer = *peers_[rank];
+  const bool shared = peer.links.size() == 1 && peer.links[0]->link->lossless();
+  return shared && !immediate_ ? window_slots() * Window::slot_bytes_for(settings_.chunk_bytes) : 0;
+}
+
+void Engine::set_window(int32_t rank, void* own, void* theirs) {
+  peers_[rank]->window = std::make_unique<Window>(static_cast<uint8_t*>(own), static_cast<uint8_t*>(theirs),
+                                                  window_slots(), Window::slot_bytes_for(settings_.chunk_bytes));
+}
+
 // ---- work of the device --------------------------------------------------------------------------------------------
 
 void Engine::hand_over(DeviceQueue queue, const DeviceWork& work) {
@@ -171,7 +184,7 @@ void Engine::complete(const DeviceWork& work) {
       Peer& peer = *work.peer;
       const uint8_t lane = work.slot->header.lane;
       if (trace_) trace_chunk(kTraceApply, peer.rank, -1, work.slot->header);
-      peer.staging.give(work.slot);
+      peer.give_back(work.slot);
       if (!well) break;
       use_up(peer, lane);
       if (!peer.due_lanes.empty() && !peer.ack_queued) {  // the acknowledgement has gone without it
@@ -200,7 +213,7 @@ void Engine::apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot) {
   const uint32_t chunk = slot->header.chunk;
   if (slot->header.bytes == 0) {
     const uint8_t lane = slot->header.lane;
-    peer.staging.give(slot);
+    peer.give_back(slot);
     use_up(peer, lane);
     chunk_done(call, op, chunk);
     return;
@@ -218,6 +231,17 @@ size_t Engine::slot_offset(const Target& t) const noexcept {
 }
 
 // ---- sending -------------------------------------------------------------------------------------------------------
+
+// Where a chunk is lifted to: a slot of the peer's own GPU memory, where this rank's device reaches it; else of ours.
+Slot* Engine::slot_to_send(Peer& peer, const uint8_t* from) noexcept {
+  const size_t offset = SlotPool::offset_like(from);
+  if (peer.window) {
+    Link& link = *peer.links[0]->link;
+    Slot* slot = peer.window->take(offset, [&](uint32_t i, uint32_t count) { return link.slot_returned(i, count); });
+    if (slot) return slot;
+  }
+  return peer.retained.take(offset);
+}
 
 // Copies what may be sent next into slots. Of each lane the first chunk that may go gets a slot whatever the others
 // hold: there are enough for that, so no lane can starve another. More are lifted as far as a window goes.
@@ -247,14 +271,13 @@ void Engine::lift(Peer& peer, Call& call) {
           }
           if (ahead > 0 && peer.lifted >= window_) return;
           const uint8_t* from = run.src + call.chunk_first(c) * run.src_size;
-          place = peer.retained.take(SlotPool::offset_like(from));
+          place = slot_to_send(peer, from);
           if (!place) {
             peer.starved = true;
             return;
           }
           place->filled = false;
-          device_.copy({place->data, run.wire_wide}, {from, run.src_wide}, n,
-                       dtype, 0, DeviceQueue::kOut);
+          device_.copy({place->data, run.wire_wide}, {from, run.src_wide}, n, dtype, 0, DeviceQueue::kOut);
           hand_over(DeviceQueue::kOut,
                     {.kind = DeviceWork::kLifted, .call = &call, .op = op, .chunk = c, .peer = &peer, .slot = place});
           ++peer.lifted;
@@ -268,6 +291,7 @@ void Engine::lift(Peer& peer, Call& call) {
 
 void Engine::lift_all(Peer& peer) {
   peer.starved = false;
+  if (status() != Status::OK) return;
   if (current_) lift(peer, *current_);
   for (Call* call : peer.p2p) {
     if (call->plan->sends.empty()) continue;
@@ -297,6 +321,13 @@ void Engine::settle() {
     if (!poll_device()) sched_yield();
     run_dirty();
   }
+}
+
+// After the own goodbye: until every peer whose device writes here has said its own, but not for long.
+void Engine::await_goodbyes(Nanoseconds at_most_ns) {
+  const Nanoseconds end = monotonic_ns() + at_most_ns;
+  auto awaited = [](const std::unique_ptr<Peer>& p) { return p && p->window && !p->said_goodbye && !p->gone; };
+  while (std::any_of(peers_.begin(), peers_.end(), awaited) && monotonic_ns() < end) poll_descriptors(1);
 }
 
 // How long the loop may sleep without a look at the device; 0: as long as it likes.

@@ -22,6 +22,8 @@ constexpr Nanoseconds kCallerGraceNs = kMillisecond;
 constexpr Nanoseconds kThreadSpinNs = 50'000;
 // A device makes no noise when it is done, and usually is soon.
 constexpr Nanoseconds kDeviceSpinNs = 500'000;
+// Ranks that share memory of GPUs close at about the same time.
+constexpr Nanoseconds kGoodbyeWaitNs = 200 * kMillisecond;
 // So that the names of all chunks in flight on a link fit one control frame (2 x window x 16 bytes).
 constexpr uint64_t kMaxWindow = 400;
 constexpr uint32_t kSpinsBeforeYield = 64;
@@ -58,6 +60,9 @@ Engine::Engine(const r2ccl_settings& settings, Device& device)
 
 Engine::~Engine() {
   close(0);
+  for (auto& peer : peers_)
+    // A device that may still write into memory that nobody else must have: it stays away until the device is closed.
+    if (peer && peer->window && peer->settled) device_.release(peer->window->own());
   for (auto& call : calls_) {
     leave_stream(*call);
     device_.give_word(call->ready);
@@ -540,6 +545,7 @@ void Engine::close(Nanoseconds linger_ns) {
       fail(Status::ABORTED, "the communicator is closed");
       run_dirty();
       settle();
+      await_goodbyes(kGoodbyeWaitNs);
     }
     stop_.store(true);
     wake_thread();

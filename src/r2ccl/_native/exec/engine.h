@@ -18,6 +18,7 @@
 #include "exec/event_log.h"
 #include "exec/sight.h"
 #include "exec/trace.h"
+#include "exec/window.h"
 #include "flow/agreement.h"
 #include "flow/detector.h"
 #include "flow/detours.h"
@@ -98,6 +99,16 @@ struct Peer final : ArrivedSet {
   uint32_t lifted = 0;   // slots that hold, or will hold, what has not been sent yet
   uint32_t lifting = 0;  // of these, the ones that the device is still filling
   bool starved = false;  // there was no slot for what could have been lifted
+  std::unique_ptr<Window> window;
+  bool settled = false;  // it will not write to the window any more
+  // A slot that held what arrived.
+  void give_back(Slot* slot) noexcept {
+    if (slot->window < 0) {
+      staging.give(slot);
+    } else {
+      links[0]->link->return_slot(static_cast<uint32_t>(slot->window));
+    }
+  }
   // By lane, counted modulo 2^32: chunks sent, chunks the peer has used up, chunks of the peer's used up here.
   std::array<uint32_t, 256> sent{}, credit{}, freed{};
   uint32_t outstanding = 0;  // sent and not used up, over the lanes of collectives
@@ -137,6 +148,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void add_control(int32_t peer, int fd, bool same_host);
   void set_host(int32_t peer, int32_t host);
   void set_shares(int32_t peer, const double* rows, uint32_t links);
+  // How much memory a window has; 0: links of this kind take none.
+  size_t window_bytes(int32_t peer) const noexcept;
+  // own: memory of the device that the peer's device may write, from its allocate(); the engine releases it. theirs:
+  // the peer's. Either may be nullptr.
+  void set_window(int32_t peer, void* own, void* theirs);
   // Of each rank; without it there is no agreement on the health of rails.
   void set_rails(const uint32_t* rails);
   Status start();
@@ -296,6 +312,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void hand_over(DeviceQueue queue, const DeviceWork& work);
   void apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot);
   size_t slot_offset(const Target& target) const noexcept;
+  uint32_t window_slots() const noexcept { return std::min(3 * window_, Link::kMostWindowSlots); }
+  Slot* slot_to_send(Peer& peer, const uint8_t* from) noexcept;
   void lift(Peer& peer, Call& call);
   void lift_all(Peer& peer);
   void mark_handed_over();
@@ -303,6 +321,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void complete(const DeviceWork& work);
   bool settled(Call& call);
   void settle();
+  void await_goodbyes(Nanoseconds at_most_ns);
   Nanoseconds nap_ns(Nanoseconds now) noexcept;
   void tick_deadlines(Nanoseconds now);
 

@@ -259,6 +259,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
 // The peer closes in good order: all that it finished has arrived there, whether or not its acknowledgements did here.
 void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
   peer.said_goodbye = true;
+  peer.settled = h.token == kGoodbyeSettled;
   peer.last_words.assign(reinterpret_cast<const char*>(payload), h.bytes);
   peer.last_status = h.flags;
   peer.goodbye_ns = monotonic_ns();
@@ -370,7 +371,7 @@ void Engine::fence(Peer& peer, uint32_t l) {
     slot.landing_call = nullptr;
   }
   if (slot.landing_slot) {
-    peer.staging.give(slot.landing_slot);
+    peer.give_back(slot.landing_slot);
     slot.landing_slot = nullptr;
   }
   slot.acks.clear();                                        // the answer to the peer's notice says it all

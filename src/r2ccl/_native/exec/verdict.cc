@@ -49,7 +49,8 @@ void Engine::say_goodbye(uint16_t status, const std::string& words) {
                          .flags = status,
                          .bytes = static_cast<uint32_t>(n),
                          .call = finished_,
-                         .message = static_cast<uint32_t>(receives)},
+                         .message = static_cast<uint32_t>(receives),
+                         .token = device_work_ == 0 && (status != 0 || !outstanding()) ? kGoodbyeSettled : 0},
                         words.data());
   }
 }

@@ -15,7 +15,8 @@ struct Slot {
   FrameHeader header{};
   uint8_t* memory = nullptr;
   uint8_t* data = nullptr;  // in there, where whoever took it asked for
-  bool filled = false;  // by a device, which takes its time: what is to be sent is there
+  int32_t window = -1;      // its number among the slots of a window (exec/window.h), and none of a pool
+  bool filled = false;      // by a device, which takes its time: what is to be sent is there
   Slot* next = nullptr;
 };
 
