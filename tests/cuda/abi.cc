@@ -53,6 +53,7 @@ SAME(CU_STREAM_WAIT_VALUE_GEQ, kWaitGreaterEqual);
 SAME(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, kIpcLazyPeerAccess);
 SAME(CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, kRangeDmaBuf);
 SAME(CU_STREAM_CAPTURE_STATUS_NONE, kCaptureNone);
+SAME(CU_STREAM_CAPTURE_MODE_RELAXED, kCaptureModeRelaxed);
 
 // The same number of parameters, each of the same size.
 template <class F>

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "fake.h"
@@ -48,6 +49,8 @@ State& state() {
 }
 
 thread_local std::vector<Context> current;
+thread_local int capture_mode = 0;
+std::atomic<long> captures{0};
 
 __attribute__((destructor)) void close_the_books() {
   if (knob(kCheck) == 0) return;
@@ -91,6 +94,12 @@ Result state_of_context() {
   ContextRecord* context = current_context();
   return context == nullptr ? kInvalidContext : context->broken.load();
 }
+
+Result state_for_unsafe_call() {
+  if (captures > 0 && capture_mode != kCaptureModeRelaxed) return kCaptureErrorsFirst;
+  return state_of_context();
+}
+void count_capture(long change) { captures += change; }
 
 ContextRecord* context_of(int ordinal) {
   return ordinal >= 0 && ordinal < knob(kDevices) && ordinal < kMaxDevices ? &state().contexts[ordinal] : nullptr;
@@ -228,6 +237,10 @@ FAKE_API Result cuCtxPopCurrent_v2(Context* context) {
   if (current.empty()) return kInvalidContext;
   *context = current.back();
   current.pop_back();
+  return kSuccess;
+}
+FAKE_API Result cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
   return kSuccess;
 }
 FAKE_API Result cuCtxEnablePeerAccess(Context peer, unsigned) {

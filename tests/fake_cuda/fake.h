@@ -102,6 +102,10 @@ ContextRecord* current_context();
 // kSuccess, or why nothing can be done in the current context.
 Result state_of_context();
 ContextRecord* context_of(int ordinal);
+// As state_of_context, for calls that are unsafe while a stream of the process records a graph: refused then, unless
+// the thread has said that it means them.
+Result state_for_unsafe_call();
+void count_capture(long change);
 
 // Puts work on a stream; the handle may be one of the special ones.
 Result enqueue(Stream stream, std::function<void(ContextRecord*)> work);

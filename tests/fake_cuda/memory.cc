@@ -109,7 +109,7 @@ void* access(const void* p, size_t bytes) {
 using namespace fake_cuda;
 
 FAKE_API Result cuMemAlloc_v2(Address* address, size_t bytes) {
-  const Result ready = state_of_context();
+  const Result ready = state_for_unsafe_call();
   if (ready != kSuccess) return ready;
   if (bytes == 0) return kInvalidValue;
   if (strikes(kFailAllocate)) return kOutOfMemory;
@@ -160,7 +160,7 @@ FAKE_API Result cuMemGetAddressRange_v2(Address* base, size_t* bytes, Address ad
 }
 
 FAKE_API Result cuMemHostAlloc(void** address, size_t bytes, unsigned) {
-  const Result ready = state_of_context();
+  const Result ready = state_for_unsafe_call();
   if (ready != kSuccess) return ready;
   if (bytes == 0) return kInvalidValue;
   void* p = std::aligned_alloc(kGap, rounded(bytes, kGap));
@@ -187,7 +187,7 @@ FAKE_API Result cuMemFreeHost(void* address) {
 }
 
 FAKE_API Result cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
-  const Result ready = state_of_context();
+  const Result ready = state_for_unsafe_call();
   if (ready != kSuccess) return ready;
   Memory& m = memory();
   const std::lock_guard lock(m.mutex);

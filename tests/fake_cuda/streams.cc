@@ -143,7 +143,7 @@ void wait_for_all_streams(ContextRecord* context, const char* why) {
 using namespace fake_cuda;
 
 FAKE_API Result cuStreamCreate(Stream* stream, unsigned flags) {
-  const Result ready = state_of_context();
+  const Result ready = state_for_unsafe_call();
   if (ready != kSuccess) return ready;
   const std::lock_guard lock(streams().mutex);
   *stream = make(current_context(), (flags & kStreamNonBlocking) == 0);
@@ -163,7 +163,7 @@ FAKE_API Result cuStreamDestroy_v2(Stream stream) {
 }
 
 FAKE_API Result cuStreamQuery(Stream stream) {
-  const Result ready = state_of_context();
+  const Result ready = state_for_unsafe_call();
   if (ready != kSuccess) return ready;
   const std::lock_guard lock(streams().mutex);
   StreamRecord* s = record_of(stream);
@@ -224,7 +224,7 @@ FAKE_API Result cuMemcpyAsync(Address to, Address from, size_t bytes, Stream str
 }
 
 FAKE_API Result cuEventCreate(Event* event, unsigned) {
-  const Result ready = state_of_context();
+  const Result ready = state_for_unsafe_call();
   if (ready != kSuccess) return ready;
   *event = new EventRecord;
   {
@@ -253,7 +253,7 @@ FAKE_API Result cuEventRecord(Event event, Stream stream) {
 }
 
 FAKE_API Result cuEventQuery(Event event) {
-  const Result ready = state_of_context();
+  const Result ready = state_for_unsafe_call();
   if (ready != kSuccess) return ready;
   const std::lock_guard lock(event->mutex);
   return event->passed == event->recorded ? kSuccess : kNotReady;
@@ -265,7 +265,7 @@ FAKE_API Result cuEventQuery(Event event) {
 FAKE_API int fake_cuda_capture(Stream stream, int on) {
   const std::lock_guard lock(streams().mutex);
   if (streams().all.count(stream) == 0) return -1;
-  stream->capturing = on != 0;
+  if (stream->capturing.exchange(on != 0) != (on != 0)) count_capture(on != 0 ? 1 : -1);
   return 0;
 }
 

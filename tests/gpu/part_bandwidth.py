@@ -72,7 +72,7 @@ def main() -> int:
     for offset in (2, 4):
         work = reduction(device, dst, [a + offset, b], DType.BFLOAT16, ReduceOp.SUM)
         report(f"sum of bfloat16, one operand {offset} bytes off", 3 * BYTES, work, judged=False)
-    chunk = 256 << 10
+    chunk = min(256 << 10, BYTES)
     seconds = best_seconds(
         device, lambda: device.reduce(dst, [a, b], chunk // 4, int(DType.FLOAT32), int(ReduceOp.SUM))
     )

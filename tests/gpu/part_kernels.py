@@ -41,7 +41,9 @@ def main() -> int:
     oracle = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/cuda/test_cuda_oracle.py"]
     ended = subprocess.run(oracle, cwd=ROOT, capture_output=True, text=True, check=False)
     results.check(
-        "every type and operator against NumPy and ml_dtypes", ended.returncode == 0, ended.stdout.strip()[-60:]
+        "every type and operator against NumPy and ml_dtypes",
+        ended.returncode == 0,
+        ended.stdout.strip().splitlines()[-1][:60],
     )
     if ended.returncode != 0:
         print(ended.stdout[-4000:], ended.stderr[-2000:])

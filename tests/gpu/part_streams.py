@@ -51,7 +51,7 @@ class Streams:
         if FAKE:
             stream.capture(on)
         elif on:
-            stream.begin_capture()
+            stream.begin_capture(0)  # the strictest mode: no thread of the process may do what could spoil the graph
         else:
             stream.end_capture()
 
@@ -87,6 +87,9 @@ def order(results: Results, device: core.CudaDevice, streams: Streams) -> None:
 
     streams.capture(stream, True)
     capturing = device.capturing(stream.ptr)
+    meanwhile = device.allocate(7 << 20)
+    finish(device)
+    device.release(meanwhile)
     streams.capture(stream, False)
     results.check("a stream that records a graph is known as such", capturing and not device.capturing(stream.ptr))
     stream.synchronize()

@@ -227,6 +227,29 @@ CASE(a_stream_that_is_no_good_does_not_harm_the_device) {
   }
 }
 
+// While any stream of the process records a graph, calls like these spoil it, unless the thread says that it means
+// them.
+CASE(a_graph_that_is_recorded_elsewhere_does_not_hinder) {
+  for (long memory_ops : {1, 0}) {
+    set("MEMORY_OPS", memory_ops);
+    const auto device = open_device();
+    UserStream recording, other;
+    recording.capture(true);
+    void* memory = device->allocate(123456);
+    auto* word = static_cast<uint64_t*>(device->allocate_staging(123456));
+    CHECK(memory != nullptr && word != nullptr && finish(*device, DeviceQueue::kOut));
+    *word = 0;
+    CHECK(device->signal(other.handle(), word, 1) && reaches(word, 1) && device->failure() == nullptr);
+    int mode = -1;
+    CHECK(UserStream::table().exchange_capture_mode(&mode) == cuda::kSuccess && mode == 0);  // as the thread had it
+    CHECK(UserStream::table().exchange_capture_mode(&mode) == cuda::kSuccess);
+    recording.capture(false);
+    device->release(memory);
+    device->release_staging(word);
+    set("MEMORY_OPS", 1);
+  }
+}
+
 bool fails_with(CudaDevice& device, const char* text) {
   for (int i = 0; i < 2000 && device.failure() == nullptr; ++i) std::this_thread::sleep_for(milliseconds(1));
   const char* why = device.failure();

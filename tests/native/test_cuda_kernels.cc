@@ -16,6 +16,7 @@ using namespace r2ccl::test;
 std::mt19937_64 random_bits(20261130);
 constexpr size_t kGuard = 64;
 constexpr size_t kBufferBytes = 64 << 10;
+constexpr size_t kSources = 3;  // a shift that only the sources have
 
 // An operand in staging memory, which the host and the GPU reach, with guards around it.
 class Operands {
@@ -124,7 +125,7 @@ void check_reduce(CudaDevice& device, std::vector<std::unique_ptr<Operands>>& me
   }
   const bool wide = (p.wide & 1) != 0;
   Operands& to = alias < 0 ? *memory[n] : *memory[static_cast<size_t>(alias)];
-  if (alias < 0) to.fill(operand_bytes(p.count, p.dtype, wide), 3 * p.shift % 16, p.dtype);
+  if (alias < 0) to.fill(operand_bytes(p.count, p.dtype, wide), p.shift == kSources ? 0 : 3 * p.shift % 16, p.dtype);
   const std::vector<char> want = by_host(p, addresses);
   device.reduce_many({to.data(), wide}, sources.data(), n, p.count, p.dtype, p.op, p.ranks, DeviceQueue::kIn);
   if (!CHECK(finish(device, DeviceQueue::kIn))) return describe("not finished", p);
@@ -157,8 +158,8 @@ CASE(two_operands_of_every_kind) {
   for_each_combination([&](DType dtype, ReduceOp op) {
     const uint32_t kinds = dtype_is_low_precision(dtype) ? 8 : 1;
     for (uint32_t wide = 0; wide < kinds; ++wide) {
-      for (size_t count : {0, 1, 5, 15, 16, 17, 64, 131, 1029}) {
-        for (size_t shift : {0, 1, 4, 8, 16}) {
+      for (size_t count : {0, 1, 5, 15, 16, 17, 33, 64, 131, 1029}) {
+        for (size_t shift : {size_t{0}, size_t{1}, kSources, size_t{4}, size_t{8}, size_t{16}}) {
           const Problem p = {dtype, op, wide, op == ReduceOp::kAvg ? 3u : 0u, count, shift};
           check_reduce(*device, memory, p, 2, -1);
           const bool dst_wide = (wide & 1) != 0;
@@ -175,7 +176,7 @@ CASE(many_operands_in_one_pass) {
   auto memory = operands(*device, kernels::kMaxSources + 1);
   for_each_combination([&](DType dtype, ReduceOp op) {
     for (size_t n : {3, 4, 7, 8}) {
-      for (size_t shift : {0, 1}) {
+      for (size_t shift : {size_t{0}, size_t{1}, kSources}) {
         const uint32_t ranks = op == ReduceOp::kAvg ? static_cast<uint32_t>(n) : 0;
         check_reduce(*device, memory, {dtype, op, 0, ranks, 517, shift}, n, shift == 0 ? 0 : -1);
         if (!dtype_is_low_precision(dtype)) continue;

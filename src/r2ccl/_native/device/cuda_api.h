@@ -73,7 +73,7 @@ enum : unsigned {
 };
 
 enum : int { kRangeDmaBuf = 1 };
-enum : int { kCaptureNone = 0 };
+enum : int { kCaptureNone = 0, kCaptureModeRelaxed = 2 };
 
 // X(field, symbol, parameters). Symbols carry their version, as the header's macros would choose it.
 #define R2CCL_CUDA_REQUIRED(X)                                                                                \
@@ -108,6 +108,7 @@ enum : int { kCaptureNone = 0 };
   X(stream_is_capturing, cuStreamIsCapturing, (Stream, int*))                                                 \
   X(stream_wait_value, cuStreamWaitValue64_v2, (Stream, Address, uint64_t, unsigned))                         \
   X(stream_write_value, cuStreamWriteValue64_v2, (Stream, Address, uint64_t, unsigned))                       \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int*))                                         \
   X(event_create, cuEventCreate, (Event*, unsigned))                                                          \
   X(event_destroy, cuEventDestroy_v2, (Event))                                                                \
   X(event_record, cuEventRecord, (Event, Stream))                                                             \

@@ -40,12 +40,17 @@ class CudaContext {
 };
 
 // The context is the thread's current one for as long as this lives, whatever it was before and will be again.
+// Meanwhile the thread may also allocate and ask: while any stream of the process records a graph, such calls would
+// otherwise fail, and spoil the graph.
 class CurrentContext {
  public:
   explicit CurrentContext(const CudaContext& context) noexcept
       : driver_(context.driver()),
-        pushed_(context.valid() && driver_.context_push(context.handle()) == cuda::kSuccess) {}
+        pushed_(context.valid() && driver_.context_push(context.handle()) == cuda::kSuccess) {
+    driver_.exchange_capture_mode(&capture_mode_);
+  }
   ~CurrentContext() {
+    driver_.exchange_capture_mode(&capture_mode_);
     cuda::Context popped;
     if (pushed_) driver_.context_pop(&popped);
   }
@@ -55,6 +60,7 @@ class CurrentContext {
  private:
   const cuda::Driver& driver_;
   const bool pushed_;
+  int capture_mode_ = cuda::kCaptureModeRelaxed;  // later: what the thread had
 };
 
 }  // namespace r2ccl

@@ -43,9 +43,9 @@ class HostDevice final : public Device {
   explicit HostDevice(const KernelTable& kernels) noexcept : kernels_(kernels) {}
 
   void reduce(Operand dst, ConstOperand a, ConstOperand b, size_t count, DType dtype, ReduceOp op, uint32_t avg_ranks,
-              DeviceQueue queue) noexcept override;
+              DeviceQueue queue = DeviceQueue::kLocal) noexcept override;
   void copy(Operand dst, ConstOperand src, size_t count, DType dtype, uint32_t avg_ranks,
-            DeviceQueue queue) noexcept override;
+            DeviceQueue queue = DeviceQueue::kLocal) noexcept override;
   void* allocate(size_t bytes) noexcept override;
   void release(void* memory) noexcept override;
 

@@ -19,6 +19,24 @@ R2CCL_DEVICE uintptr_t address(const void* p) { return reinterpret_cast<uintptr_
 R2CCL_DEVICE Quad load_quad(const void* p, uint64_t index) { return static_cast<const Quad*>(p)[index]; }
 R2CCL_DEVICE void store_quad(void* p, uint64_t index, const Quad& quad) { static_cast<Quad*>(p)[index] = quad; }
 
+// 16 bytes at any address, cut out of the aligned quads around them.
+R2CCL_DEVICE Quad load_shifted(const void* p, uint64_t index) {
+  const auto by = static_cast<uint32_t>(address(p) % sizeof(Quad));
+  const auto* aligned = reinterpret_cast<const Quad*>(static_cast<const uint8_t*>(p) - by) + index;
+  const Quad low = aligned[0], high = by != 0 ? aligned[1] : low;
+  uint32_t w[8] = {low.w[0], low.w[1], low.w[2], low.w[3], high.w[0], high.w[1], high.w[2], high.w[3]};
+  R2CCL_UNROLL
+  for (uint32_t k = 0; k < 6; ++k) w[k] = (by & 8) != 0 ? w[k + 2] : w[k];
+  R2CCL_UNROLL
+  for (uint32_t k = 0; k < 5; ++k) w[k] = (by & 4) != 0 ? w[k + 1] : w[k];
+  Quad quad;
+  R2CCL_UNROLL
+  for (uint32_t k = 0; k < 4; ++k) {
+    quad.w[k] = static_cast<uint32_t>((uint64_t{w[k + 1]} << 32 | w[k]) >> ((by & 3) * 8));
+  }
+  return quad;
+}
+
 template <class T>
 R2CCL_DEVICE T load_one(const void* p, uint64_t index) {
   const T* at = static_cast<const T*>(p) + index;

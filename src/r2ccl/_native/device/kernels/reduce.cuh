@@ -44,15 +44,49 @@ R2CCL_DEVICE void reduce_elements(const ReduceArguments& g, uint64_t first, uint
   }
 }
 
-// How many elements precede the first one at which all operands are 16-byte aligned; count: there is none.
+// Where the packs lie: elements [head, head + packs * kLanes), at 16-byte addresses of dst. The others go one by one.
+struct Cut {
+  uint64_t head, packs;
+  bool shifted;  // some source is not aligned there
+};
 template <class E>
-R2CCL_DEVICE uint64_t head_of(const ReduceArguments& g) {
+R2CCL_DEVICE Cut cut_of(const ReduceArguments& g) {
   const uintptr_t at = address(g.dst);
-  uintptr_t differs = at % sizeof(typename E::Stored);
-  for (uint32_t s = 0; s < g.source_count; ++s) differs |= (at ^ address(g.sources[s])) % sizeof(Quad);
-  if (differs != 0) return g.count;
-  const uint64_t head = (sizeof(Quad) - at % sizeof(Quad)) % sizeof(Quad) / sizeof(typename E::Stored);
-  return head < g.count ? head : g.count;
+  if (at % sizeof(typename E::Stored) != 0) return {g.count, 0, false};
+  uintptr_t differs = 0;
+  for (uint32_t s = 0; s < g.source_count; ++s) differs |= at ^ address(g.sources[s]);
+  const bool shifted = differs % sizeof(Quad) != 0;
+  uint64_t head = (sizeof(Quad) - at % sizeof(Quad)) % sizeof(Quad) / sizeof(typename E::Stored);
+  // Quads around the first and the last pack of a shifted source would reach beyond its ends.
+  if (shifted) head += kLanes<E>;
+  if (head > g.count) return {g.count, 0, false};
+  const uint64_t packs = (g.count - head) / kLanes<E>;
+  return {head, shifted && packs > 0 ? packs - 1 : packs, shifted};
+}
+
+// As reduce_packs, where sources are shifted.
+template <class E, class Op, bool kDivide>
+R2CCL_DEVICE void reduce_shifted(const ReduceArguments& g, uint64_t head, uint64_t packs, Lane me) {
+  constexpr uint32_t kN = kLanes<E>;
+  using Stored = typename E::Stored;
+  const auto from = [&](uint32_t s) { return static_cast<const uint8_t*>(g.sources[s]) + head * sizeof(Stored); };
+  for (uint64_t i = me.thread; i < packs; i += me.threads) {
+    const Quad a = load_shifted(from(0), i);
+    Quad b = load_shifted(from(1), i);
+    typename E::Wide total[kN], other[kN];
+    unpack<E>(a, total);
+    R2CCL_KEEP_LOOP
+    for (uint32_t s = 1;;) {
+      unpack<E>(b, other);
+      R2CCL_UNROLL
+      for (uint32_t k = 0; k < kN; ++k) total[k] = Op::apply(total[k], other[k]);
+      if (++s >= g.source_count) break;
+      b = load_shifted(from(s), i);
+    }
+    R2CCL_UNROLL
+    for (uint32_t k = 0; k < kN; ++k) total[k] = finished<kDivide>(total[k], g.divisor);
+    store_quad(static_cast<uint8_t*>(g.dst) + head * sizeof(Stored), i, pack<E>(total));
+  }
 }
 
 template <class E, class Op, bool kDivide>
@@ -109,11 +143,13 @@ template <class E, class Op, bool kDivide>
 R2CCL_DEVICE void reduce(const ReduceArguments& g) {
   gated(g.gate, [&] {
     const Lane me = lane();
-    const uint64_t head = head_of<E>(g);
-    const uint64_t packs = (g.count - head) / kLanes<E>;
-    reduce_packs<E, Op, kDivide>(g, head, packs, me);
-    reduce_elements<E, Op, kDivide>(g, 0, head, me, 0);
-    reduce_elements<E, Op, kDivide>(g, head + packs * kLanes<E>, g.count, me, 0);
+    const Cut cut = cut_of<E>(g);
+    if (cut.shifted)
+      reduce_shifted<E, Op, kDivide>(g, cut.head, cut.packs, me);
+    else
+      reduce_packs<E, Op, kDivide>(g, cut.head, cut.packs, me);
+    reduce_elements<E, Op, kDivide>(g, 0, cut.head, me, 0);
+    reduce_elements<E, Op, kDivide>(g, cut.head + cut.packs * kLanes<E>, g.count, me, 0);
   });
 }
 
