@@ -65,6 +65,7 @@ typedef struct r2ccl_plan_desc {
   uint32_t split[2];        // parts per block, of space 0 and 1
   uint32_t recv_space;      // 0, or 1 for all-to-all
   int32_t wide;             // SCRATCH is of the accumulation type
+  int32_t paced;            // what goes to other hosts advances in proportion
   uint32_t window[3][2];    // [buffer][first, end): parts that SEND, RECV and SCRATCH hold
   const uint64_t* weights;  // cumulative, blocks + 1 entries
   const r2ccl_op* ops;
@@ -133,6 +134,12 @@ typedef struct r2ccl_probe {
   uint32_t link;
   uint32_t mine, theirs;
 } r2ccl_probe;
+// A rank to which another control socket is wanted. reset: the one before was closed, by the network or by the rank's
+// end.
+typedef struct r2ccl_quiet_peer {
+  int32_t peer;
+  int32_t reset;
+} r2ccl_quiet_peer;
 #define R2CCL_NOTE_BYTES 4096
 // One line of a trace; kinds and what else the fields hold: exec/trace.h.
 typedef struct r2ccl_trace_record {
@@ -224,6 +231,10 @@ R2CCL_API uint32_t r2ccl_take_note(r2ccl_engine*, int32_t* peer, void* bytes);
 R2CCL_API void r2ccl_wake_slow_loop(r2ccl_engine*);
 // The slow loop knows that the process of a rank has ended.
 R2CCL_API void r2ccl_peer_ended(r2ccl_engine*, int32_t peer);
+// Ranks whose control sockets are closed, or silent while no link is left; how many there are. A socket that the slow
+// loop has connected for one of them takes the place of the old one.
+R2CCL_API uint32_t r2ccl_quiet_peers(r2ccl_engine*, r2ccl_quiet_peer* out, uint32_t capacity);
+R2CCL_API int32_t r2ccl_adopt_control(r2ccl_engine*, int32_t peer, int fd);
 // The ranks that ended or closed their communicators, as far as this rank knows; how many there are.
 R2CCL_API uint32_t r2ccl_lost_ranks(r2ccl_engine*, int32_t* out, uint32_t capacity);
 R2CCL_API uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t capacity);

@@ -8,6 +8,7 @@ import os
 import secrets
 from array import array
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ._native.core import CudaDevice, Engine
@@ -16,7 +17,8 @@ from .bootstrap.agree import check_agreed
 from .bootstrap.door import Door
 from .bootstrap.mesh import LinkEnd, Mesh, connect_mesh
 from .config import Config
-from .errors import BootstrapError
+from .costs import Costs
+from .errors import BootstrapError, InvalidArgument
 from .health.monitor import Monitor, Place
 from .plan.shares import shares
 from .planner import Planner
@@ -46,19 +48,26 @@ class Parts:
     job: str
 
 
-def assemble(via: Any, config: Config, device: CudaDevice | None = None) -> Parts:
-    """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``."""
+def assemble(
+    via: Any, config: Config, device: CudaDevice | None = None, costs: Costs | None = None
+) -> Parts:
+    """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``.
+
+    costs: those of the communicator that this one descends from; None: ``config.costs`` says.
+    """
     logging.getLogger("r2ccl").setLevel(config.log_level.upper())
     deadline = Deadline(config.init_timeout_s)
     boot = resolve(via, config, deadline)
     try:
-        return _from_bootstrap(boot, config, deadline, device)
+        return _from_bootstrap(boot, config, deadline, device, costs)
     finally:
         if boot is not via:
             boot.close()
 
 
-def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device: CudaDevice | None) -> Parts:
+def _from_bootstrap(
+    boot: Bootstrap, config: Config, deadline: Deadline, device: CudaDevice | None, costs: Costs | None
+) -> Parts:
     rank, size = boot.rank, boot.size
     check_agreed(boot, config, deadline)
     me = describe_self(config, rank)
@@ -66,12 +75,14 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, device:
     ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
     cluster = Cluster.of(ranks)
     cores, any_gpu = _machines(boot, deadline, device is not None)
+    if costs is None:
+        costs = _costs(boot, config, deadline)
     mesh = connect_mesh(boot, config, me, ranks, deadline, keep_listening=True) if size > 1 else Mesh()
     try:
         rails = len({link.my_rail for link in mesh.links})
         # Plans must come out alike on all ranks, so the number of rails is the smallest of all.
         counts = [int(c) for c in boot.all_gather("rails", str(rails).encode(), deadline)]
-        planner = Planner(rank, cluster, config, cores, min(counts))
+        planner = Planner(rank, cluster, config, cores, min(counts), costs)
         crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
         engine = Engine(rank, size, config, planner, crowded, device)
         places = _connect(engine, mesh, me, ranks, cluster, config)
@@ -114,6 +125,25 @@ def _machines(boot: Bootstrap, deadline: Deadline, gpu: bool) -> tuple[int, bool
         return max(1, min(int(cores) for cores, _ in found)), any(bool(on_gpu) for _, on_gpu in found)
     except (ValueError, TypeError) as error:
         raise BootstrapError(f"a rank sent a malformed description of its machine: {error}") from None
+
+
+def _costs(boot: Bootstrap, config: Config, deadline: Deadline) -> Costs | None:
+    """What rank 0 read from its file, on every rank: plans must come out alike. None: the defaults."""
+    text, trouble = b"", ""
+    if boot.rank == 0 and config.costs:
+        try:
+            text = Path(config.costs).read_bytes()
+            Costs.from_json(text.decode(), f"Config.costs = {config.costs!r}")
+        except (OSError, UnicodeDecodeError) as error:
+            trouble = (
+                f"Config.costs = {config.costs!r} cannot be read ({error}): r2ccl-perf --calibrate writes such files"
+            )
+        except InvalidArgument as error:
+            trouble = str(error)
+    answer = boot.all_gather("costs", b"!" + trouble.encode() if trouble else text, deadline)[0]
+    if answer.startswith(b"!"):
+        raise InvalidArgument(f"rank 0: {answer[1:].decode('utf-8', 'replace')}")
+    return Costs.from_json(answer.decode(), "costs of rank 0") if answer else None
 
 
 def _connect(

@@ -22,6 +22,7 @@ from .errors import Aborted, InvalidArgument, R2cclError
 from .observe.events import Event
 from .observe.station import Station
 from .observe.view import View
+from .planner import Planner
 from .shrink import Survivors
 from .subgroup import SubgroupBootstrap, derive_secret
 from .types import Collective, ReduceOp
@@ -79,10 +80,10 @@ class Communicator(Calls):
         _parent: Communicator | None = None,
         _name: str = WORLD,
     ) -> None:
-        parts = assemble(via, config, device)
+        parts = assemble(via, config, device, _parent._planner.costs if _parent is not None else None)
         self._engine = parts.engine
         self._cluster = parts.cluster
-        self._planner = parts.planner
+        self._planner: Planner = parts.planner
         self._rails = parts.rails
         self._monitor = parts.monitor
         self._door = parts.door
@@ -108,6 +109,11 @@ class Communicator(Calls):
         self._station: Station = _parent._station if _parent is not None else _station_of(config, self.local_rank)
         self._station.add(self._view)
         _open.add(self)
+
+    @property
+    def hosts(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each host, in the order in which hosts first appear."""
+        return tuple(host.ranks for host in self._cluster.hosts)
 
     @property
     def epoch(self) -> int:

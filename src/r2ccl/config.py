@@ -57,6 +57,8 @@ class Config:
     Plans (agreed)
         algorithm: force an algorithm by name (see ``docs/plans.md``); empty: by cost.
         deterministic: keep the order of reduction whatever happens; repair by Shares only.
+        costs: file of costs that ``r2ccl-perf --calibrate`` measured, by which plans are chosen; rank 0 reads it for
+            all; empty: the defaults.
 
     Sight (see ``docs/observe.md``)
         job: name of the job in metrics and in ``r2ccl-top``, that of rank 0 counts; empty: a number drawn at the start.
@@ -101,6 +103,7 @@ class Config:
 
     algorithm: str = ""
     deterministic: bool = False
+    costs: str = ""
 
     job: str = ""
     top: bool = True

@@ -6,11 +6,12 @@ import logging
 import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ._native.core import PlanEntry
 from .config import Config
+from .costs import ACROSS_HOSTS, ONE_HOST, Costs
 from .plan.ir import Plan
 from .plan.select import PlanRequest, check_algorithm, choose, costs_us, pick, size_class
 from .plan.shape import ClusterShape
@@ -31,29 +32,37 @@ _WIDE = frozenset({ReduceOp.SUM, ReduceOp.PROD, ReduceOp.AVG})
 _REDUCING = frozenset({Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER})
 
 
-def shape_of(cluster: Cluster, config: Config, cores: int, health: bytes = b"") -> ClusterShape:
+def shape_of(
+    cluster: Cluster, config: Config, cores: int, health: bytes = b"", costs: Costs | None = None
+) -> ClusterShape:
     """The values that plans are chosen by; the same on every rank.
 
     ``cores``: of the weakest host. ``health``: one byte per rail of each rank, 0 not usable; empty: as at the start.
+    ``costs``: None for the defaults.
     """
+    costs = costs or (ACROSS_HOSTS if len(cluster.hosts) > 1 else ONE_HOST)
     levels = _levels(cluster, health)
     full, now = [], []
     for host in cluster.hosts:
         rails = cluster.ranks[host.ranks[0]].rails
-        whole = tuple((r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails) or (_ASSUMED_RAIL_GBS,)
+        nominal = tuple((r.speed_mbps or 0) / 8000 or _ASSUMED_RAIL_GBS for r in rails) or (_ASSUMED_RAIL_GBS,)
+        whole = tuple(costs.wire_share * gbs for gbs in nominal)
         left = tuple(gbs * max(_level(levels[rank], i) for rank in host.ranks) for i, gbs in enumerate(whole))
         full.append(whole)
         # A host without a rail waits for one to return: any bandwidth will do, but none is no bandwidth.
         now.append(left if any(left) else tuple(_NO_RAIL * gbs for gbs in whole))
-    shape = ClusterShape(
+    return ClusterShape(
         hosts=tuple(host.ranks for host in cluster.hosts),
         rail_gbs=tuple(now),
         full_gbs=tuple(full),
         cores=cores,
         chunk_bytes=config.chunk_bytes,
+        alpha_shm_us=costs.alpha_shm_us,
+        alpha_net_us=costs.alpha_net_us,
+        overhead_shm_us=costs.overhead_shm_us,
+        overhead_net_us=costs.overhead_net_us,
+        shm_gbs=costs.shm_gbs,
     )
-    # Within one host a byte is only copied; across hosts the defaults count what the sockets cost the processor, too.
-    return shape if len(shape.hosts) > 1 else replace(shape, alpha_shm_us=0.8, overhead_shm_us=0.3, shm_gbs=14.0)
 
 
 def _levels(cluster: Cluster, health: bytes) -> list[bytes]:
@@ -90,15 +99,18 @@ class Replanned:
 class Planner:
     """Makes the plan of a call; the core keeps it under the call's key."""
 
-    def __init__(self, rank: int, cluster: Cluster, config: Config, cores: int, rails: int) -> None:
-        """``cores``: of the weakest host; ``rails``: of the rank that has fewest."""
+    def __init__(
+        self, rank: int, cluster: Cluster, config: Config, cores: int, rails: int, costs: Costs | None = None
+    ) -> None:
+        """``cores``: of the weakest host; ``rails``: of the rank that has fewest; ``costs``: None for the defaults."""
         check_algorithm(config.algorithm)
         self.rank = rank
         self.config = config
         self.rails = max(1, rails)
         self._cluster = cluster
         self._cores = cores
-        self.shape = shape_of(cluster, config, cores)
+        self.costs = costs
+        self.shape = shape_of(cluster, config, cores, costs=costs)
         self.epoch = 0
         self.replanned: deque[Replanned] = deque(maxlen=256)
         self._slow_rails = False
@@ -109,7 +121,7 @@ class Planner:
         self._slow_rails = is_slow(health)
         if self.config.deterministic:
             return
-        self.shape = shape_of(self._cluster, self.config, self._cores, health)
+        self.shape = shape_of(self._cluster, self.config, self._cores, health, self.costs)
         log.info("epoch %d: bandwidth of the hosts %s GB/s", epoch, [round(gbs, 3) for gbs in self.shape.host_gbs])
 
     def __call__(

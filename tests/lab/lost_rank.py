@@ -23,6 +23,7 @@ def play(comm: r2ccl.Communicator, options: argparse.Namespace, died: Path) -> s
     x, y = np.ones(options.bytes // 4, np.float32), np.empty(options.bytes // 4, np.float32)
     begin = time.monotonic()
     announced = False
+    over = np.zeros(1, np.int32)
     rounds = 0
     try:
         while time.monotonic() - begin < 25.0:
@@ -47,6 +48,11 @@ def play(comm: r2ccl.Communicator, options: argparse.Namespace, died: Path) -> s
                 comm.all_reduce(x, y)
                 if y[0] != comm.size or y[-1] != comm.size:
                     return "wrong"
+                over[0] = elapsed > options.seconds > 0
+                if options.seconds:
+                    comm.broadcast(over)
+                if over[0]:
+                    return "nothing happened"
             if comm.rank == options.victim and elapsed > options.after:
                 died.write_text(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -59,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--victim", type=int, default=1)
     parser.add_argument("--after", type=float, default=2.0, help="seconds until the victim ends itself")
+    parser.add_argument("--seconds", type=float, default=0.0, help="in mode busy: end after so long if nothing happens")
     parser.add_argument("--mode", default="busy", choices=["busy", "idle", "apart"])
     parser.add_argument("--bytes", type=int, default=1 << 18)
     parser.add_argument("--folder", required=True)

@@ -30,7 +30,15 @@ def fabric() -> Iterator[Fabric]:
 
 
 def kill_one(
-    fabric: Fabric, folder: Path, faults: list[str], *, ranks: int = 1, victim: int = 1, mode: str = "busy", **env: str
+    fabric: Fabric,
+    folder: Path,
+    faults: list[str],
+    *,
+    ranks: int = 1,
+    victim: int = 1,
+    mode: str = "busy",
+    known_s: float = KNOWN_S,
+    **env: str,
 ) -> list[dict[str, Any]]:
     """Reports of the survivors; every fault has fired before the victim ended."""
     argv = [sys.executable, PROGRAM, "--folder", str(folder), "--victim", str(victim), "--mode", mode]
@@ -50,7 +58,7 @@ def kill_one(
     for new, report in enumerate(sorted(reports, key=lambda r: r["old"])):
         assert report["error"].startswith(f"PeerLost: rank {victim} "), text
         assert ["PEER_LOST", victim] in report["events"], text
-        assert -0.01 < report["late_s"] < KNOWN_S, text
+        assert -0.01 < report["late_s"] < known_s, text
         assert (report["rank"], report["size"], report["right"]) == (new, size - 1, 5), text
         assert report["shrunk_s"] < SHRUNK_S, text
     return reports
@@ -78,8 +86,30 @@ def test_case_39_the_same_while_nobody_waits_for_it(fabric: Fabric, tmp_path: Pa
 
 
 def test_case_39_with_a_rail_lost_as_well_and_without_recovery(fabric: Fabric, tmp_path: Path) -> None:
+    """One address is left that can refuse, as a firewall would: that counts only when it goes on for five seconds."""
     faults = ["on='under way' host=1 rail=mgmt blackhole", "on='under way' host=1 rail=0 blackhole"]
-    kill_one(fabric, tmp_path, faults, R2CCL_RECOVERY="0")
+    kill_one(fabric, tmp_path, faults, known_s=5 + KNOWN_S, R2CCL_RECOVERY="0")
+
+
+def test_a_firewall_that_refuses_is_no_end(fabric: Fabric, tmp_path: Path) -> None:
+    """The only rail left answers every connection with a reset for two seconds: everybody waits, and then goes on."""
+    faults = [
+        "on='under way' host=1 rail=mgmt blackhole",
+        "on='under way' host=1 rail=0 blackhole",
+        "on='under way' after=100ms host=1 rail=1 reset for=2s",
+    ]
+    argv = [sys.executable, PROGRAM, "--folder", str(tmp_path), "--victim", "-1", "--mode", "busy", "--seconds", "6"]
+    try:
+        result = run_ranks_on(fabric, argv, 1, {}, faults=faults, timeout_s=60, grace_s=40)
+    finally:
+        fabric.heal()
+        for host in range(fabric.hosts):
+            fabric.heal(host, MGMT)
+    text = "\n".join(f"[{r.rank}] {r.stdout[-2000:]}{r.stderr[-2000:]}" for r in result.ranks)
+    assert all(f.fired_s is not None for f in result.faults), text
+    assert result.exit_code == 0, text
+    for rank in result.ranks:
+        assert json.loads(rank.stdout.splitlines()[-1])["error"] == "nothing happened", text
 
 
 def test_case_25_a_host_with_several_ranks_loses_its_first(fabric: Fabric, tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from r2ccl.costs import Costs
 from r2ccl.perf.ops import OPS
 from r2ccl.testing.placement import free_port
 
@@ -125,3 +127,36 @@ def test_wrong_flags_end_with_two() -> None:
     done = perf("all_reduce", "-b", "8X")
     assert done.returncode == 2
     assert "8X" in done.stderr
+
+
+def test_calibrate_writes_costs_that_plans_go_by(tmp_path: Path) -> None:
+    file = tmp_path / "costs.json"
+    done = perf("--calibrate", file, *"-g 3 --hosts 2 --rails 2 --timeout-s 30".split())
+    assert done.returncode == 0, done.stdout + done.stderr
+    costs = json.loads(file.read_text())
+    assert set(costs) == {f.name for f in fields(Costs)}
+    assert costs["alpha_shm_us"] != Costs().alpha_shm_us
+    assert costs["alpha_net_us"] != Costs().alpha_net_us
+    assert costs["wire_share"] != 1.0
+    # A much dearer network changes what is predicted; so does not a file that nobody named.
+    file.write_text(json.dumps({**costs, "alpha_net_us": 1e6}))
+    arguments = "all_reduce -g 2 --hosts 2 --rails 1 -b 8 -e 8 -n 1 -w 0 --explain".split()
+    dear = perf(*arguments, "--config", f"costs={file}")
+    assert dear.returncode == 0, dear.stdout + dear.stderr
+    assert "exchange 1000000 us" in dear.stdout
+    plain = perf(*arguments)
+    assert "all_reduce of 8 bytes" in plain.stdout
+    assert "1000000 us" not in plain.stdout
+
+
+def test_costs_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    missing = perf(*"all_reduce -g 2 -b 8 -e 8 --config".split(), f"costs={tmp_path / 'no.json'}")
+    assert missing.returncode == 1
+    assert "cannot be read" in missing.stderr
+    assert "r2ccl-perf --calibrate writes such files" in missing.stderr
+    alone = perf("--calibrate", tmp_path / "c.json", "-g", "1")
+    assert alone.returncode == 1
+    assert "measures between ranks" in alone.stderr
+    nothing = perf()
+    assert nothing.returncode == 2
+    assert "OP is missing" in nothing.stderr

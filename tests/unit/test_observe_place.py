@@ -72,11 +72,14 @@ def test_sockets_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
     for name in (f"{number}-a.sock", f"{number}-b.new", "nonsense.sock"):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.bind(str(tmp_path / name))
+        os.utime(tmp_path / name, (0, 0))
     mine = tmp_path / f"{os.getpid()}-a.sock"
     elsewhere = tmp_path / f"{number}-c.sock"  # the number means another process there, which lives
-    with place.listen(mine), place.listen(elsewhere):
+    beginning = tmp_path / f"{number}-d.new"  # there, too, and it does not listen yet
+    with place.listen(mine), place.listen(elsewhere), socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(beginning))
         place.remove_stale(tmp_path)
-        assert sorted(tmp_path.iterdir()) == sorted([mine, elsewhere])
+        assert sorted(tmp_path.iterdir()) == sorted([mine, elsewhere, beginning])
 
 
 def test_connecting_removes_what_nobody_listens_at(tmp_path: Path) -> None:

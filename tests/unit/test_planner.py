@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from r2ccl.config import Config
+from r2ccl.costs import Costs
+from r2ccl.errors import InvalidArgument
 from r2ccl.planner import Planner, shape_of
 from r2ccl.topology.cluster import Cluster
 from r2ccl.topology.model import DOWN, RailInfo, RankInfo
@@ -29,6 +31,33 @@ def test_a_rail_is_lost_when_no_rank_of_the_host_has_it() -> None:
     dead = bytes([255, 0, 255, 255])
     assert shape_of(cluster(2, 2), Config(), 8, dead + WHOLE + WHOLE + WHOLE).host_gbs == (50.0, 50.0)
     assert shape_of(cluster(2, 2), Config(), 8, dead + dead + WHOLE + WHOLE).host_gbs == (37.5, 50.0)
+
+
+def test_measured_costs_count() -> None:
+    costs = Costs(alpha_net_us=7.0, shm_gbs=11.0, wire_share=0.5)
+    shape = shape_of(cluster(2, 2), Config(), 8, bytes([255, 0, 255, 255]) * 2 + WHOLE * 2, costs)
+    assert shape.host_gbs == (18.75, 25.0)
+    assert shape.undamaged.host_gbs == (25.0, 25.0)
+    assert (shape.alpha_net_us, shape.shm_gbs) == (7.0, 11.0)
+    planner = Planner(0, cluster(2, 1), Config(), 8, RAILS, costs)
+    planner.renew(1, WHOLE * 2)
+    assert planner.shape.host_gbs == (25.0, 25.0)
+
+
+def test_a_file_of_costs() -> None:
+    costs = Costs(alpha_net_us=7.0, wire_share=0.5)
+    assert Costs.from_json(costs.to_json(), "here") == costs
+    assert Costs.from_json('{"shm_gbs": 3}', "here") == Costs(shm_gbs=3)
+    for text, message in (
+        ("{", "here is not JSON"),
+        ("[1]", "here: a JSON object with the fields alpha_net_us"),
+        ('{"beta": 1}', "here: a JSON object with the fields"),
+        ('{"shm_gbs": -1}', "shm_gbs = -1 must be a number"),
+        ('{"shm_gbs": "fast"}', "shm_gbs = 'fast' must be a number"),
+        ('{"shm_gbs": NaN}', "shm_gbs = nan must be a number"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            Costs.from_json(text, "here")
 
 
 def test_a_host_without_rails_counts_for_nearly_nothing() -> None:

@@ -107,9 +107,9 @@ def test_malformed_reasons_are_refused(bad: object) -> None:
 # -- whether a process has ended ---------------------------------------------------------------------------------------
 
 
-def ended(monkeypatch: pytest.MonkeyPatch, *ways: door.Way) -> bool:
+def refused(monkeypatch: pytest.MonkeyPatch, *ways: door.Way) -> int:
     monkeypatch.setattr(door, "ways_to", lambda _around, _peer: list(ways))
-    return door.has_ended(types.SimpleNamespace(), 1, 0.3)  # type: ignore[arg-type]
+    return door.refusals(types.SimpleNamespace(), 1, 0.3)  # type: ignore[arg-type]
 
 
 def listening(family: int, address: Any) -> tuple[socket.socket, door.Way]:
@@ -122,7 +122,7 @@ def listening(family: int, address: Any) -> tuple[socket.socket, door.Way]:
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
 def test_a_process_lives_while_its_door_is_open(monkeypatch: pytest.MonkeyPatch, family: int) -> None:
     sock, way = listening(int(family), ("127.0.0.1", 0) if family == socket.AF_INET else "\0r2ccl-test-door")
-    assert not ended(monkeypatch, way)
+    assert refused(monkeypatch, way) == 0
     # A full queue of a process that does not look is no end either.
     crowd = []
     for _ in range(5):
@@ -130,22 +130,47 @@ def test_a_process_lives_while_its_door_is_open(monkeypatch: pytest.MonkeyPatch,
         comer.setblocking(False)
         comer.connect_ex(way[1])
         crowd.append(comer)
-    assert not ended(monkeypatch, way)
+    assert refused(monkeypatch, way) == 0
     for comer in crowd:
         comer.close()
     sock.close()
-    assert ended(monkeypatch, way)
+    assert refused(monkeypatch, way) == (1 if family == socket.AF_INET else 2)
 
 
 def test_one_way_that_is_open_outweighs_others_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     sock, open_way = listening(socket.AF_INET, ("127.0.0.1", 0))
     gone, closed_way = listening(socket.AF_INET, ("127.0.0.2", 0))
     gone.close()
-    assert not ended(monkeypatch, closed_way, open_way)
-    assert not ended(monkeypatch, open_way, closed_way)
+    assert refused(monkeypatch, closed_way, open_way) == 0
+    assert refused(monkeypatch, open_way, closed_way) == 0
     sock.close()
 
 
 def test_no_way_to_it_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not ended(monkeypatch)
-    assert not ended(monkeypatch, (int(socket.AF_INET), ("255.255.255.255", 9)))
+    assert refused(monkeypatch) == 0
+    assert refused(monkeypatch, (int(socket.AF_INET), ("255.255.255.255", 9))) == 0
+
+
+def test_two_addresses_that_refuse_are_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    ways = []
+    for address in ("127.0.0.1", "127.0.0.2"):
+        sock, way = listening(socket.AF_INET, (address, 0))
+        sock.close()
+        ways.append(way)
+    assert refused(monkeypatch, *ways) == 2
+    weighed = door.Refusals()
+    assert weighed.prove_end(1, 2, 100.0)
+
+
+def test_one_address_that_refuses_may_be_a_firewall() -> None:
+    """It is proof only when it goes on, and nothing else is heard meanwhile."""
+    weighed = door.Refusals()
+    assert not weighed.prove_end(1, 1, 100.0)
+    assert not weighed.prove_end(1, 1, 104.9)
+    assert not weighed.prove_end(2, 1, 105.5)  # another rank
+    assert weighed.prove_end(1, 1, 105.1)
+    weighed = door.Refusals()
+    assert not weighed.prove_end(1, 1, 100.0)
+    assert not weighed.prove_end(1, 0, 103.0)
+    assert not weighed.prove_end(1, 1, 106.0)
+    assert weighed.prove_end(1, 1, 111.0)

@@ -208,6 +208,12 @@ void r2ccl_wake_slow_loop(r2ccl_engine* e) {
 void r2ccl_peer_ended(r2ccl_engine* e, int32_t peer) {
   guarded_status([&] { of(e)->peer_ended(peer); });
 }
+uint32_t r2ccl_quiet_peers(r2ccl_engine* e, r2ccl_quiet_peer* out, uint32_t capacity) {
+  return guarded([&] { return of(e)->quiet_peers(out, capacity); }, uint32_t{0});
+}
+int32_t r2ccl_adopt_control(r2ccl_engine* e, int32_t peer, int fd) {
+  return guarded([&] { return of(e)->adopt_control(peer, fd) ? R2CCL_OK : R2CCL_INVALID_ARGUMENT; }, R2CCL_INTERNAL);
+}
 uint32_t r2ccl_lost_ranks(r2ccl_engine* e, int32_t* out, uint32_t capacity) {
   return guarded([&] { return of(e)->lost_ranks(out, capacity); }, uint32_t{0});
 }

@@ -45,6 +45,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint32_t split[2]
         uint32_t recv_space
         int32_t wide
+        int32_t paced
         uint32_t window[3][2]
         const uint64_t* weights
         const r2ccl_op* ops
@@ -131,6 +132,12 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     int32_t r2ccl_reopen_link(r2ccl_engine*, int32_t, uint32_t, int)
     void r2ccl_wake_slow_loop(r2ccl_engine*)
     void r2ccl_peer_ended(r2ccl_engine*, int32_t)
+    ctypedef struct r2ccl_quiet_peer:
+        int32_t peer
+        int32_t reset
+
+    uint32_t r2ccl_quiet_peers(r2ccl_engine*, r2ccl_quiet_peer*, uint32_t)
+    int32_t r2ccl_adopt_control(r2ccl_engine*, int32_t, int)
     uint32_t r2ccl_lost_ranks(r2ccl_engine*, int32_t*, uint32_t)
     void r2ccl_set_rail_identity(r2ccl_engine*, uint32_t, uint32_t, const char*)
     uint32_t r2ccl_take_probes(r2ccl_engine*, r2ccl_probe*, uint32_t)
@@ -297,6 +304,7 @@ cdef class PlanEntry:
         d.split[1] = source.space1.split if source.space1 is not None else source.space0.split
         d.recv_space = 1 if source.space1 is not None else 0
         d.wide = source.wide
+        d.paced = source.paced
         for i, window in enumerate((source.send_window, source.recv_window, source.scratch_window)):
             d.window[i][0], d.window[i][1] = window if window is not None else (0, 0)
         d.weights = &weights[0]
@@ -1047,6 +1055,25 @@ cdef class Engine:
         cdef r2ccl_engine* core = self.handle()
         with nogil:
             r2ccl_peer_ended(core, peer)
+
+    def quiet_peers(self):
+        """(rank, whether its control socket was closed) of ranks to which another control socket is wanted."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef bytearray memory = bytearray(sizeof(r2ccl_quiet_peer) * self.size)
+        cdef r2ccl_quiet_peer* quiet = <r2ccl_quiet_peer*><char*>memory
+        cdef uint32_t n, i
+        with nogil:
+            n = r2ccl_quiet_peers(core, quiet, self.size)
+        return [(quiet[i].peer, quiet[i].reset != 0) for i in range(n)]
+
+    def adopt_control(self, int peer, int fd):
+        """Another control socket to a rank; the descriptor is the core's. False: it is not wanted any more."""
+        cdef r2ccl_engine* core = self.handle()
+        cdef int32_t status
+        self.sockets.append((fd, os.fstat(fd).st_ino))
+        with nogil:
+            status = r2ccl_adopt_control(core, peer, fd)
+        return status == R2CCL_OK
 
     def lost_ranks(self):
         """The ranks that ended or closed their communicators, as far as this rank knows."""

@@ -32,7 +32,7 @@ class Connector:
     def __init__(self, around: Around, wanted: Sequence[Wanted]) -> None:
         self._around = around
         self._loop = Loop()
-        self.connections = {(w.peer, w.my_rail, w.peer_rail): Connection(w) for w in wanted}
+        self.connections = {(w.place, w.control): Connection(w) for w in wanted}
         self._unsettled = set(self.connections)
         self._rails_of: dict[int, list[Connection]] = {}
         for connection in self.connections.values():
@@ -84,8 +84,7 @@ class Connector:
 
     def _note(self, connection: Connection) -> None:
         """Keep count after a change."""
-        wanted = connection.wanted
-        key = (wanted.peer, wanted.my_rail, wanted.peer_rail)
+        key = (connection.wanted.place, connection.wanted.control)
         if connection.settled:
             self._unsettled.discard(key)
         else:
@@ -156,7 +155,7 @@ class Connector:
         wanted = connection.wanted
         connection.attempt += 1
         hello = {
-            "for": "oob" if wanted.is_oob else "rail",
+            "for": "oob" if wanted.is_oob else "control" if wanted.control else "rail",
             "token": self._around.announcements[wanted.peer].token,
             "rank": self._around.me.rank,
             "to": wanted.peer,
@@ -216,7 +215,7 @@ class Connector:
             return None
         if (hello.get("for") == "oob") != (rail == -1):
             return None
-        return self.connections.get((peer, peer_rail, rail))
+        return self.connections.get(((peer, peer_rail, rail), hello.get("for") == "control"))
 
     def _on_peer(self, sock: socket.socket, hello: Hello, listener: socket.socket) -> None:
         connection = self._of(hello)

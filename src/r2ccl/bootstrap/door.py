@@ -1,7 +1,8 @@
 """The way in that every rank keeps for the life of a communicator: survivors of a lost rank meet there.
 
 Nobody serves it before a rank calls ``shrink``. Until then it tells one thing: while the process lives its kernel takes
-connections, and once it has ended its kernel refuses them.
+connections, and once it has ended its kernel refuses them. A firewall on the way can refuse them, too, so that refusals
+by one address alone count only when they go on (``Refusals``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Way = tuple[int, "SocketAddress | str"]
 REFUSED = os.strerror(errno.ECONNREFUSED)
 """What a dial reports when no process listens at an address any more."""
 
-_DOUBT_S = 0.02
+_DOUBT_S = 0.05
+_PROOF = 2  # refusals that leave no doubt: by two addresses, or by this host's own kernel
+_PERSISTENT_S = 5.0
 
 
 @dataclass
@@ -72,22 +75,43 @@ def ways_to(around: Around, peer: int) -> list[Way]:
     return ways
 
 
-def has_ended(around: Around, peer: int, timeout_s: float) -> bool:
-    """Whether the process of a rank is known to have ended: its host refuses connections to its door.
+def weight(way: Way) -> int:
+    """Of a refusal there: nothing stands between a rank and a Unix name."""
+    return _PROOF if way[0] == socket.AF_UNIX else 1
 
-    False when it lives, and when nothing can be told: no answer, no way there.
+
+class Refusals:
+    """Weighs refused connections to ranks: whether their processes have ended."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+
+    def prove_end(self, peer: int, refused: int, now_s: float) -> bool:
+        """After one look: ``refused`` addresses refused, see ``weight``, and none took a connection; 0: silence, or it lives."""
+        if not refused:
+            self._since.pop(peer, None)
+            return False
+        return refused >= _PROOF or now_s - self._since.setdefault(peer, now_s) >= _PERSISTENT_S
+
+
+def refusals(around: Around, peer: int, timeout_s: float) -> int:
+    """How many addresses refuse connections to a rank's door, see ``weight``.
+
+    0 when it lives, and when nothing can be told: no answer, no way there.
     """
     pending: dict[int, socket.socket] = {}
-    refused = False
+    weights: dict[int, int] = {}
+    refused = 0
     poll = select.poll()
     try:
-        for family, target in ways_to(around, peer):
-            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        for way in ways_to(around, peer):
+            sock = socket.socket(way[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             pending[sock.fileno()] = sock
-            code = _connect(sock, target)
+            weights[sock.fileno()] = weight(way)
+            code = _connect(sock, way[1])
             if code == 0:
-                return False
-            refused |= code == errno.ECONNREFUSED
+                return 0
+            refused += weight(way) * (code == errno.ECONNREFUSED)
             if code == errno.EINPROGRESS:
                 poll.register(sock, select.POLLOUT)
         end_s = time.monotonic() + timeout_s
@@ -102,8 +126,8 @@ def has_ended(around: Around, peer: int, timeout_s: float) -> bool:
                 waiting -= 1
                 code = pending[fd].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code == 0:
-                    return False
-                refused |= code == errno.ECONNREFUSED
+                    return 0
+                refused += weights[fd] * (code == errno.ECONNREFUSED)
         return refused
     finally:
         for sock in pending.values():

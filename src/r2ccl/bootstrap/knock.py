@@ -8,11 +8,11 @@ from functools import partial
 
 from .auth import ClientHandshake
 from .dial import Dial
-from .door import REFUSED, Door, Way, ways_to
+from .door import REFUSED, Door, Way, ways_to, weight
 from .loop import Loop
 
-Heard = Callable[[int, "socket.socket | None", bool], None]
-"""(rank, authenticated socket or None, whether the process of the rank is known to have ended)."""
+Heard = Callable[[int, "socket.socket | None", int], None]
+"""(rank, authenticated socket or None, how many addresses refused: see ``door.Refusals``)."""
 
 
 class Knock:
@@ -21,7 +21,7 @@ class Knock:
     def __init__(self, loop: Loop, door: Door, rank: int, limit_s: float, heard: Heard) -> None:
         self._rank = rank
         self._heard: Heard | None = heard
-        self._refused = False
+        self._refused = 0
         self._dials: dict[Way, Dial] = {}
         ways = ways_to(door.around, rank)
         self._open = len(ways)
@@ -56,7 +56,7 @@ class Knock:
         self._dials.pop(way, None)
         self._open -= 1
         if sock is None:
-            self._refused |= reason == REFUSED
+            self._refused += weight(way) * (reason == REFUSED)
             if not self._open:
                 self._report()
             return
@@ -65,7 +65,7 @@ class Knock:
         if heard is None:
             sock.close()
         else:
-            heard(self._rank, sock, False)
+            heard(self._rank, sock, 0)
 
     def _report(self) -> None:
         heard, self._heard = self._heard, None

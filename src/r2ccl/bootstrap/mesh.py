@@ -30,12 +30,13 @@ log = logging.getLogger("r2ccl.bootstrap")
 
 @dataclass(frozen=True)
 class LinkEnd:
-    """This rank's end of a link: a connected, non-blocking TCP socket."""
+    """This rank's end of a link: a connected, non-blocking TCP socket. control: it is for control frames instead."""
 
     peer: int
     my_rail: int
     peer_rail: int
     fd: int
+    control: bool = False
 
 
 @dataclass
@@ -128,20 +129,27 @@ def _check_shm(ranks: Sequence[RankInfo], announcements: dict[int, Announcement]
             )
 
 
-def relink(around: Around, links: Sequence[tuple[int, int, int]], deadline: Deadline) -> list[LinkEnd]:
+def relink(
+    around: Around,
+    links: Sequence[tuple[int, int, int]],
+    deadline: Deadline,
+    controls: Sequence[tuple[int, int, int]] = (),
+) -> list[LinkEnd]:
     """Dial or accept links again, (peer, my rail, peer's rail) each, while the job runs; what came up by the deadline.
 
     Both ends call it for the same link at about the same time, with listeners that were kept open. An end may hold a
-    link that the other one has given up; its first use tells.
+    link that the other one has given up; its first use tells. controls: the same for connections over rails that are to
+    take the place of control connections.
     """
     wanted = [
-        replace(link_between(around.me, around.ranks[peer], mine, theirs), down="")  # it was down at the start
-        for peer, mine, theirs in links
+        replace(link_between(around.me, around.ranks[peer], mine, theirs), down="", control=control)
+        for places, control in ((links, False), (controls, True))
+        for peer, mine, theirs in places  # down: it was so at the start
     ]
     connector = Connector(around, wanted)
     connector.run(deadline)
     return [
-        LinkEnd(c.wanted.peer, c.wanted.my_rail, c.wanted.peer_rail, c.sock.detach())
+        LinkEnd(*c.wanted.place, c.sock.detach(), c.wanted.control)
         for c in connector.connections.values()
         if c.sock is not None
     ]

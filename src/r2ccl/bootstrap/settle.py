@@ -56,14 +56,15 @@ class Outcome:
 def settle(boot: Bootstrap, ranks: Sequence[RankInfo], shm: bool, connector: Connector, deadline: Deadline) -> Outcome:
     """Exchange reports and close what the other end lacks. ``PeerUnreachable``, on all ranks, if too little is left."""
     own = Report(
-        {key: c.attempt for key, c in connector.connections.items() if c.sock is not None and c.settled},
-        {key: c.reason for key, c in connector.connections.items() if c.given_up},
+        {c.wanted.place: c.attempt for c in connector.connections.values() if c.sock is not None and c.settled},
+        {c.wanted.place: c.reason for c in connector.connections.values() if c.given_up},
     )
     answers = boot.all_gather("connect", own.to_bytes(), deadline)
     reports = [Report.from_bytes(answer, rank) for rank, answer in enumerate(answers)]
     _require_all(ranks, reports, shm)
     missing = []
-    for key, connection in connector.connections.items():
+    for connection in connector.connections.values():
+        key = connection.wanted.place
         if _both(reports, boot.rank, key) is None:
             connection.close()
             missing.append((*key, connection.reason or _reason(reports, boot.rank, key)))

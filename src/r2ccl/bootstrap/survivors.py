@@ -5,8 +5,8 @@ everybody has come, or the time is up, it names the members of the new group, an
 
 - Who is out (lost, excluded, too late) is told to everybody at once, with the reason, and only ever grows. So ranks whose
   views differ come to the same one, and a rank that is out learns it instead of a group of its own.
-- A refused connection proves the end of a process; silence proves nothing, since a rank may be computing, and is out only
-  when the time is up. The earliest deadline of those present holds for all.
+- Refused connections prove the end of a process (``door.Refusals``); silence proves nothing, since a rank may be
+  computing, and is out only when the time is up. The earliest deadline of those present holds for all.
 - A leader that ends, or does not go on, is out like any other, and the next rank leads.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from functools import partial
 
@@ -22,7 +23,7 @@ from .acceptor import Acceptor
 from .auth import Hello
 from .base import Deadline
 from .channel import Channel, Message
-from .door import Door
+from .door import Door, Refusals
 from .group import Group, judge_comer, out_off_wire, out_on_wire
 from .knock import Knock
 from .loop import Loop
@@ -47,6 +48,7 @@ class Meeting:
         self._grace = Deadline(deadline.remaining() + _GRACE_S)
         self._loop = Loop()
         self._knocks: dict[int, Knock] = {}
+        self._refusals = Refusals()
         self._here: dict[int, Channel] = {}
         self._strangers: set[Channel] = set()  # authenticated, and yet to say what they know
         self._pauses_s: dict[int, float] = {}
@@ -165,9 +167,10 @@ class Meeting:
         pause_s = self._pauses_s[rank] = min(2 * self._pauses_s.get(rank, _FIRST_PAUSE_S / 2), _SLOWEST_S)
         self._loop.after(pause_s, partial(self._knock, rank))
 
-    def _heard(self, rank: int, sock: socket.socket | None, ended: bool) -> None:
+    def _heard(self, rank: int, sock: socket.socket | None, refused: int) -> None:
         """A knock was answered (with a socket), or failed."""
         del self._knocks[rank]
+        ended = self._refusals.prove_end(rank, refused, time.monotonic())
         if sock is not None:
             self._meet(rank, sock, dialled=True).send(self._view())  # the one that dialled speaks first
         elif ended:

@@ -27,6 +27,13 @@ class Wanted:
     peer_address: str = ""
     down: str = ""
     """Why it is known beforehand that it cannot come up now; empty: it should."""
+    control: bool = False
+    """Over two rails, for control frames: it is to take the place of a control connection."""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Peer, and rails here and there."""
+        return self.peer, self.my_rail, self.peer_rail
 
     @property
     def is_oob(self) -> bool:

@@ -7,10 +7,10 @@ its host knows, which refuses connections to its door from then on.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from .._native.core import Engine
-from ..bootstrap.door import has_ended
+from ..bootstrap.door import Refusals, refusals
 from ..bootstrap.route import Around
 
 _ANSWER_S = 0.2
@@ -24,17 +24,24 @@ class EndedRanks:
     def __init__(self, engine: Engine, around: Around) -> None:
         self._engine = engine
         self._around = around
+        self._refusals = Refusals()
         self._due: dict[int, tuple[float, float]] = {}  # by peer: when to ask next, and the pause after that
 
-    def look(self, connected: Mapping[int, bool]) -> None:
-        """connected: by peer, whether some link to it is up. Ranks that are known to have ended are told to the core."""
+    def look(self, connected: Mapping[int, bool], reset: Collection[int] = ()) -> None:
+        """connected: by peer, whether some link to it is up. reset: peers whose control connections were reset, which is half
+        a proof. Ranks that are known to have ended are told to the core."""
         for peer, up in connected.items():
-            if up:
+            if up and peer not in reset:
                 self._due.pop(peer, None)
+                self._refusals.prove_end(peer, 0, 0.0)
                 continue
             due_s, pause_s = self._due.get(peer, (0.0, _FIRST_PAUSE_S))
             if time.monotonic() < due_s:
                 continue
-            if has_ended(self._around, peer, _ANSWER_S):
+            refused = refusals(self._around, peer, _ANSWER_S)
+            refused += bool(refused and peer in reset)
+            if self._refusals.prove_end(peer, refused, time.monotonic()):
                 self._engine.peer_ended(peer)
+            elif refused:
+                pause_s = _FIRST_PAUSE_S
             self._due[peer] = (time.monotonic() + pause_s, min(2 * pause_s, _LONGEST_PAUSE_S))

@@ -1,4 +1,5 @@
-"""Brings links back: one thread that sleeps in the core until links are down, and connects them again, for ever.
+"""Brings links back: one thread that sleeps in the core until links are down, and connects them again, for ever. So it
+does with control sockets, over any rail.
 It also looks closer where the core cannot tell what failed, reads addresses again, and finds ranks that have ended.
 
 The core lets a link that was connected again carry chunks only after a probation at both ends (``flow/probation.h``), so
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .._native.core import Engine
@@ -54,6 +56,7 @@ class Monitor:
         self._ended = EndedRanks(engine, around)
         self._places = {(p.peer, p.number): p for p in places}
         self._identities = Identities(engine, around)
+        self._turn = 0
         self._stop = threading.Event()
         self._pid = os.getpid()
         self._thread = start_quiet(self._run, "r2ccl-monitor")
@@ -72,23 +75,27 @@ class Monitor:
 
     def _run(self) -> None:
         pause_s = 0.0
-        down = 0
+        busy = False
         try:
             if self._recovery:
                 self._engine.take_probes()  # the core knows now that somebody does
             while not self._stop.is_set():
-                down = self._engine.wait_links_down(pause_s if down else _IDLE_S)
+                down = self._engine.wait_links_down(pause_s if busy else _IDLE_S)
+                quiet = dict(self._engine.quiet_peers())
                 if self._recovery:
                     self._probe()
                     for peer, note in self._engine.take_notes():
                         self._identities.hear(peer, note)
-                if not down:
+                busy = bool(down or quiet)
+                if not busy:
                     pause_s = 0.0
                     continue
                 states = self._states()
-                self._ended.look(connected(states))
+                self._ended.look(connected(states), {peer for peer, reset in quiet.items() if reset})
                 wanted = [place for place, state in states if state == _DOWN] if self._recovery else []
-                if self._bring_back(wanted) or any(p.peer > self._around.me.rank for p in wanted):
+                controls = self._controls(quiet) if self._recovery else []
+                up = self._bring_back(wanted, controls)
+                if up or any(p.peer > self._around.me.rank for p in [*wanted, *controls]):
                     pause_s = _SHORTEST_PAUSE_S  # the one that is dialled listens nearly all the time
                 else:
                     pause_s = min(max(2 * pause_s, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
@@ -109,18 +116,39 @@ class Monitor:
             mine, theirs = probe(self._around, peer, place.my_rail, place.peer_rail, well)
             self._engine.report_probe(peer, number, mine, theirs)
 
-    def _bring_back(self, down: list[Place]) -> bool:
-        """One attempt at all links that are down; whether any came up."""
-        if not down:
+    def _controls(self, quiet: Mapping[int, bool]) -> list[Place]:
+        """Where to connect other control sockets. The rank that dials tries one rail after the other, so that there are
+        never two of which each end might keep another one."""
+        places = []
+        for peer in quiet:
+            ways = [place for place in self._places.values() if place.peer == peer]
+            if peer < self._around.me.rank and ways:
+                self._turn += 1
+                ways = [ways[self._turn % len(ways)]]
+            places += ways
+        return places
+
+    def _bring_back(self, down: list[Place], controls: list[Place]) -> bool:
+        """One attempt at all links that are down, and at control sockets; whether any came up."""
+        if not down and not controls:
             return False
         self._identities.renew()
         try:
-            ends = relink(self._around, [(p.peer, p.my_rail, p.peer_rail) for p in down], Deadline(_ATTEMPT_S))
+            ends = relink(
+                self._around,
+                [(p.peer, p.my_rail, p.peer_rail) for p in down],
+                Deadline(_ATTEMPT_S),
+                [(p.peer, p.my_rail, p.peer_rail) for p in controls],
+            )
         except OSError as error:
             log.info("connecting again: %s", error)
             return False
         by_rails = {(p.peer, p.my_rail, p.peer_rail): p for p in down}
         for end in ends:
+            if end.control:
+                log.info("control frames to rank %d go over rail %d now", end.peer, end.my_rail)
+                self._engine.adopt_control(end.peer, end.fd)
+                continue
             place = by_rails[(end.peer, end.my_rail, end.peer_rail)]
             log.info("link to rank %d over rail %d is connected again", end.peer, end.my_rail)
             self._engine.reopen_link(place.peer, place.number, end.fd)

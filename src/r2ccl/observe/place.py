@@ -6,10 +6,12 @@ import os
 import socket
 import stat
 import struct
+import time
 from pathlib import Path
 
 SUFFIX = ".sock"
 _HIDDEN = ".new"
+_YOUNG_S = 10.0
 _MAX_PATH = 100  # what a Unix address holds is a little more
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
@@ -83,9 +85,20 @@ def may_talk(sock: socket.socket) -> bool:
 
 def remove_stale(path: Path) -> None:
     """Removes the sockets of processes that are gone."""
+    young = time.time() - _YOUNG_S
     for entry in [*path.glob("*" + SUFFIX), *path.glob("*" + _HIDDEN)]:
+        # One that does not listen yet looks as if nobody were there.
+        if entry.suffix == _HIDDEN and _made_s(entry) > young:
+            continue
         if not _alive(entry) and (sock := connect(entry, 0.1)) is not None:
             sock.close()  # the number belongs to a process of another namespace, which lives
+
+
+def _made_s(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _alive(path: Path) -> bool:

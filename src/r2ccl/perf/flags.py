@@ -43,6 +43,7 @@ class Flags:
     faults: tuple[tuple[int | None, Fault], ...]  # (rank that carries it out or None for every rank, fault)
     timeout_s: float | None
     explain: bool = False
+    calibrate: str = ""  # file to write
     device: str = "cpu"
 
     def device_of(self, local_rank: int) -> str:
@@ -54,6 +55,8 @@ class Flags:
         variables = dict(os.environ if environ is None else environ)
         variables.update((PREFIX + key.upper(), value) for key, value in self.settings)
         config = Config.from_env(variables)
+        if self.calibrate:
+            config = config.with_(costs="")
         if self.timeout_s is not None:
             config = config.with_(timeout_s=self.timeout_s)
         mine = tuple(fault for where, fault in self.faults if where in (None, rank))
@@ -78,8 +81,14 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
         parser.error("-f 1 never ends: at least 2")
     if a.root < -1 or (launcher(os.environ) == "alone" and a.root >= a.ngpus):
         parser.error(f"-r {a.root}: a rank from 0 to {a.ngpus - 1}, or -1 for each in turn")
+    if a.calibrate and a.device != "cpu":
+        parser.error(f"--calibrate measures between processes: not with --device {a.device}")
     if a.hosts > a.ngpus:
         parser.error(f"--hosts {a.hosts} is more than -g {a.ngpus} ranks")
+    if a.op_name is None:
+        if not a.calibrate:
+            parser.error(f"OP is missing: one of {', '.join(OPS)}")
+        a.op_name = "barrier"
     op = OPS[a.op_name]
     redops = a.redop if op.reduces else (ReduceOp.SUM,)
     if op.reduces:
@@ -87,7 +96,7 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
     flags = Flags(
         a.op_name, a.minbytes, a.maxbytes, a.stepbytes, a.stepfactor, a.iters, a.warmup_iters, bool(a.check),
         a.datatype, redops, a.root, a.ngpus, a.hosts, a.rails, a.json, tuple(a.config), faults, a.timeout_s, a.explain,
-        a.device,
+        a.calibrate, a.device,
     )  # fmt: skip
     try:
         flags.config(0)
@@ -102,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Time a collective over a range of sizes and check every element of every result.",
         epilog="Under mpiexec, torchrun or r2ccl-lab it measures their ranks; alone it starts -g local ranks.",
     )
-    p.add_argument("op_name", metavar="OP", type=values.op, help=", ".join(OPS))
+    p.add_argument("op_name", metavar="OP", type=values.op, nargs="?", help=", ".join(OPS))
     p.add_argument("-b", "--minbytes", type=parse_size, default="32M", help="smallest size (%(default)s)")
     p.add_argument("-e", "--maxbytes", type=parse_size, default="32M", help="largest size (%(default)s)")
     p.add_argument("-i", "--stepbytes", type=parse_size, default=0, help="add this to get the next size")
@@ -143,6 +152,10 @@ def _parser() -> argparse.ArgumentParser:
         help="'[rank=R] rail=N peer=* kind=blackhole after_bytes=N' (see r2ccl.testing.FaultScript)",
     )  # fmt: skip
     p.add_argument("--explain", action="store_true", help="print what each algorithm should take, and which is chosen")
+    p.add_argument(
+        "--calibrate", default="", metavar="FILE",
+        help="instead of OP: measure what messages and bytes cost here; R2CCL_COSTS=FILE makes plans go by it",
+    )  # fmt: skip
     p.add_argument("-T", "--timeout-s", type=values.seconds, default=None, metavar="S", help="deadline of each call")
     return p
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..errors import InvalidArgument
 from ..types import NUMPY_OF, DType, ReduceOp
+from .calibrate import calibrate
 from .data import Pattern, count_wrong, fill
 from .flags import Flags
 from .memory import HostMemory, memory_of
@@ -24,6 +25,13 @@ from .sizes import ladder
 
 def run(comm: Any, flags: Flags) -> int:
     """Measure everything that ``flags`` asks for. Returns the number of wrong elements, of all ranks."""
+    if flags.calibrate:
+        costs = calibrate(comm, flags.calibrate)
+        if comm.rank == 0:
+            print(
+                f"{costs.to_json()}\nwritten to {flags.calibrate}; R2CCL_COSTS={flags.calibrate} makes plans go by it"
+            )
+        return 0
     if flags.root >= comm.size:
         raise InvalidArgument(f"-r {flags.root}: the ranks are 0 to {comm.size - 1}")
     op = OPS[flags.op]

@@ -24,10 +24,12 @@ PIECES = 8  # at least, of all blocks together: messages inside a host are so sh
 class Across:
     """Writes the ops of this rank for a schedule between hosts. ``here`` is the index of its host, of ``n``.
 
-    weights: of the blocks. split: pieces of a block; 0: as many as messages inside a host need.
+    weights: of the blocks. split: pieces of a block; 0: as many as messages inside a host need. paced: see Plan.
     """
 
-    def __init__(self, task: Task, name: str, weights: Sequence[int], lanes: int = 1, split: int = 0) -> None:
+    def __init__(
+        self, task: Task, name: str, weights: Sequence[int], lanes: int = 1, split: int = 0, paced: bool = False
+    ) -> None:
         self.hosts = task.hosts or (tuple(range(task.nranks)),)
         self.n = len(self.hosts)
         self.here = next(h for h, host in enumerate(self.hosts) if task.rank in host)
@@ -39,7 +41,7 @@ class Across:
         self._turns = turns(self.local, task.rank)
         self.blocks = len(weights)
         every = [w for w in weights for _ in range(self._columns)]
-        self.b = Builder(task, name, every, split=self._split, lanes=lanes)
+        self.b = Builder(task, name, every, split=self._split, lanes=lanes, paced=paced)
         self._so_far: dict[int, Buf] = {}  # where this host's partial sum of a part lies; the user's input by default
 
     def all_reduce(self, schedule: Callable[[int], None]) -> Plan:

@@ -51,15 +51,23 @@ def windows(task: Task, layout: Layout) -> tuple[tuple[int, int] | None, tuple[i
 
 
 class Builder:
-    """Collects the ops of one rank. ``weights`` and ``split`` give the Layout of the main space."""
+    """Collects the ops of one rank. ``weights`` and ``split`` give the Layout of the main space; ``paced``: see Plan."""
 
     def __init__(
-        self, task: Task, algorithm: str, weights: Sequence[int] | None = None, *, split: int = 1, lanes: int = 1
+        self,
+        task: Task,
+        algorithm: str,
+        weights: Sequence[int] | None = None,
+        *,
+        split: int = 1,
+        lanes: int = 1,
+        paced: bool = False,
     ) -> None:
         self.task = task
         self.algorithm = algorithm
         self.layout = Layout(tuple(weights) if weights is not None else (1,) * task.nranks, split)
         self.lanes = lanes
+        self.paced = paced
         self._two_spaces = task.collective is Collective.ALL_TO_ALL
         accesses = [Accesses(self.layout.parts) for _ in Buf]
         if task.in_place:
@@ -138,6 +146,7 @@ class Builder:
             wide=self.task.wide,
             ops=ops,
             deps=deps,
+            paced=self.paced,
         )
 
     def _append(self, kind: OpKind, dst: At | None, src: At | None, peer: int, lane: int, flags: Flag) -> None:

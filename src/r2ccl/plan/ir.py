@@ -99,6 +99,9 @@ class Plan:
     A rank's ops towards one peer within one lane are carried out in program order, and meet the peer's matching
     ops in the peer's program order. ``deps[dep_first : dep_first + dep_count]`` are the earlier ops of this rank that
     an op waits for: chunk by chunk when ``whole == 0`` (same parts, so same chunks), else entirely.
+
+    ``paced``: what goes to other hosts is to advance in proportion, so that each gets of this rank's rails what the plan
+    sends it.
     """
 
     collective: Collective
@@ -115,3 +118,4 @@ class Plan:
     wide: bool
     ops: npt.NDArray[np.void] = field(repr=False)
     deps: npt.NDArray[np.void] = field(repr=False)
+    paced: bool = False

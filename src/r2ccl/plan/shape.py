@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..costs import ACROSS_HOSTS
 from ..errors import InvalidArgument
 from .reach import any_apart, masks, ring_order
 
@@ -16,9 +17,8 @@ class ClusterShape:
     """Values on which the choice of a plan rests; equal on all ranks, since the choice must be.
 
     hosts: the ranks of each host. host_gbs: what each host can send, and as much receive, over its healthy rails in
-    GB/s; one value for all hosts, or one for each. alpha_*_us: time from a rank's send until the peer can act on it.
-    overhead_*_us: what each further message costs a rank. shm_gbs: what one core copies. cores: of a host, for all its
-    ranks. chunk_bytes: Config.chunk_bytes.
+    GB/s; one value for all hosts, or one for each. alpha_*_us, overhead_*_us, shm_gbs: see Costs. cores: of a host, for
+    all its ranks. chunk_bytes: Config.chunk_bytes.
 
     rail_gbs: the same rail by rail, for each host, 0 for a lost rail; where it is given, host_gbs follows from it.
     connected: every rail reaches every other; else rail i of a host reaches only rail i of the others. full_gbs: what
@@ -27,11 +27,11 @@ class ClusterShape:
 
     hosts: tuple[tuple[int, ...], ...]
     host_gbs: tuple[float, ...] = (3.0,)
-    alpha_shm_us: float = 3.0
-    alpha_net_us: float = 25.0
-    overhead_shm_us: float = 0.5
-    overhead_net_us: float = 5.0
-    shm_gbs: float = 6.0
+    alpha_shm_us: float = ACROSS_HOSTS.alpha_shm_us
+    alpha_net_us: float = ACROSS_HOSTS.alpha_net_us
+    overhead_shm_us: float = ACROSS_HOSTS.overhead_shm_us
+    overhead_net_us: float = ACROSS_HOSTS.overhead_net_us
+    shm_gbs: float = ACROSS_HOSTS.shm_gbs
     cores: int = 64
     chunk_bytes: int = 256 << 10
     rail_gbs: tuple[tuple[float, ...], ...] = ()

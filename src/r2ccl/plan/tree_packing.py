@@ -19,7 +19,7 @@ def all_reduce(task: Task, kind: Kind | None = None) -> Plan:
     """
     kind = kind or (Kind.STAR if task.rails else best_kind(len(task.speeds)))
     trees = forest(task.speeds, kind, task.rails)
-    x = Across(task, NAMES.get(kind, "tree_packing"), packing(task.speeds, kind).weights, trees.lanes)
+    x = Across(task, NAMES.get(kind, "tree_packing"), packing(task.speeds, kind).weights, trees.lanes, paced=True)
     up = list(enumerate(trees.of(x.here)))
     down = up
     if kind is Kind.STAR and not task.rails:  # nobody is everybody's first target; own classes last, then first

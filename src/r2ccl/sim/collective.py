@@ -38,12 +38,12 @@ class Timing:
 class Method(NamedTuple):
     """algorithm: empty for the library's own choice. backups: each lost NIC has one other that carries its load, too.
 
-    paced: see ``fluid.Net``; not what the core does, but what it could do.
+    paced: see ``fluid.Net``; None: as the plan asks for.
     """
 
     algorithm: str
     backups: bool = False
-    paced: bool = False
+    paced: bool | None = None
 
 
 METHODS = {
@@ -52,7 +52,7 @@ METHODS = {
     "r2ccl_allreduce": Method("r2ccl_allreduce"),
     "optcc": Method("optcc"),
     "tree_packing": Method("tree_packing"),
-    "paced_packing": Method("tree_packing", paced=True),
+    "unpaced_packing": Method("tree_packing", paced=False),
     "r2ccl": Method(""),
 }
 
@@ -139,12 +139,14 @@ def _across(
     nbytes: int,
     collective: Collective,
     steps: int,
-    paced: bool,
+    paced: bool | None,
 ) -> Timing:
     n = len(gbs)
     ideal = ideal_s(algorithm.name, gbs, nbytes)
     if n > MOST_PLANNED and ideal is not None:
         return Timing(ideal + 2 * n * cluster.alpha_us * 1e-6, algorithm.name, "formula")
+    if paced is None:
+        paced = algorithm.build(_task(0, gbs, collective)).paced
     net = Net(tuple(range(n)), gbs, cluster.inside_gbs, cluster.alpha_us, cluster.chunk_bytes, paced)
     outcome = simulate(gather(locals_of(algorithm, gbs, nbytes, collective)), net, steps)
     return Timing(outcome.seconds, algorithm.name, "flows")
@@ -155,12 +157,16 @@ def locals_of(
 ) -> list[Local]:
     """The messages of each of ``len(gbs)`` ranks, one a host."""
     n = len(gbs)
-    hosts = tuple((h,) for h in range(n))
 
     def plan(rank: int) -> Local:
-        return local_of(algorithm.build(Task(collective, n, rank, hosts=hosts, host_gbs=gbs)), nbytes)
+        return local_of(algorithm.build(_task(rank, gbs, collective)), nbytes)
 
     if algorithm.name in TURNS:
         first = plan(0)
         return [first.turned(rank, n) for rank in range(n)]
     return [plan(rank) for rank in range(n)]
+
+
+def _task(rank: int, gbs: tuple[float, ...], collective: Collective) -> Task:
+    """One rank a host."""
+    return Task(collective, len(gbs), rank, hosts=tuple((h,) for h in range(len(gbs))), host_gbs=gbs)

@@ -10,7 +10,7 @@ hot_repair       the NIC's load moves to one backup NIC
 balance          the load is spread over the healthy NICs in proportion to their bandwidth (arXiv 2512.25059)
 r2ccl_allreduce  arXiv 2512.25059, section 5: a ring of all servers beside a ring of the undamaged
 optcc            arXiv 2606.01680
-paced_packing    tree packing on links that get bandwidth in proportion to what the plan sends over them: not built
+unpaced_packing  tree packing on links that share a host alike, instead of in proportion to what the plan sends over them
 r2ccl            this library: the plan that ``r2ccl.plan.select`` picks, weighted tree packing among them
 """
 

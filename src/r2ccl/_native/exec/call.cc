@@ -96,6 +96,7 @@ bool Call::bind(ScratchPool& pool) {
   for (size_t p = 0; p < plan->peers.size(); ++p)
     for (uint32_t s = plan->sends_of[p].begin; s < plan->sends_of[p].end; ++s)
       for (uint32_t op : plan->sends[s].ops) unsent_bytes[p] += ops[op].elements * ops[op].wire_size;
+  total_bytes = unsent_bytes;
   dirty.clear();
   remaining = n;
   return true;

@@ -47,7 +47,8 @@ struct Call {
   std::vector<OpRun> ops;
   std::vector<ChunkState> states;
   std::vector<uint32_t> send_cursor;   // by index in plan->sends: the op that is being sent
-  std::vector<uint64_t> unsent_bytes;  // by position in plan->peers
+  std::vector<uint64_t> total_bytes;   // to send, by position in plan->peers
+  std::vector<uint64_t> unsent_bytes;  // of these
   std::vector<uint32_t> dirty;         // ops to look at again
   uint8_t* scratch = nullptr;
   size_t scratch_bytes = 0;

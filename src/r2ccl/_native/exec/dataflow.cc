@@ -17,6 +17,10 @@ constexpr double kAlikeSmall = 4.0, kAlike = 1.1;
 constexpr double kSmallEtaNs = 2e6;
 // How far behind a chunk that waits others are looked for.
 constexpr uint32_t kOpsAhead = 3, kChunksAhead = 24;
+// How many chunks a peer may be ahead of its share before it is held; and how long a peer without a free link counts as
+// one that would use what the others leave.
+constexpr uint64_t kLeadChunks = 2;
+constexpr Nanoseconds kCrowdedNs = 50'000'000;
 
 }  // namespace
 
@@ -304,10 +308,35 @@ void Engine::pump(Peer& peer) {
   if (!immediate_) lift_all(peer);  // what was sent made room
   if (waits) peer.blocked = true;
   if (!peer.blocked) {
-    peer.blocked_since_ns = 0;
+    peer.blocked_since_ns = peer.crowded_since_ns = 0;
   } else if (peer.blocked_since_ns == 0) {
     peer.blocked_since_ns = monotonic_ns();
   }
+}
+
+// Whether the peer has been sent so much more of its part of a paced plan than another one that waits for a free link
+// that it should leave the rails to that one. Links of equal standing get equal rates, whatever the plan asks of them.
+bool Engine::is_ahead(const Call& call, size_t position, Nanoseconds now) const noexcept {
+  const PlanImage& plan = *call.plan;
+  const auto total = static_cast<double>(call.total_bytes[position]);
+  const double sent = total - static_cast<double>(call.unsent_bytes[position]);
+  const double lead = static_cast<double>(kLeadChunks * call.chunk_bytes);
+  for (size_t p = 0; p < plan.peers.size(); ++p) {
+    const Peer& other = *peers_[plan.peers[p]];
+    if (p == position || !other.crowded_since_ns || now - other.crowded_since_ns > kCrowdedNs) continue;
+    const auto all = static_cast<double>(call.total_bytes[p]);
+    const double done = (all - static_cast<double>(call.unsent_bytes[p])) / all;
+    if (sent > done * total + lead) return true;
+  }
+  return false;
+}
+
+void Engine::release_held() {
+  for (Peer* peer : held_peers_) {
+    peer->held = false;
+    mark_dirty(*peer);
+  }
+  held_peers_.clear();
 }
 
 // The first chunk behind the one whose turn it is that may be sent now.
@@ -335,6 +364,7 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
   const uint32_t quota = call.p2p() ? window_ : std::max(1u, window_ / plan.lanes);
   // What earlier calls with other lanes left may come on top, up to the staging that the peer has.
   const uint32_t total = call.p2p() ? window_ : 2 * window_;
+  const bool paced = plan.paced && !peer.links.empty() && !peer.links[0]->link->lossless();
   const PlanImage::Range range = plan.sends_of[at];
   for (uint32_t s = range.begin; s < range.end; ++s) {
     const auto& list = plan.sends[s];
@@ -362,10 +392,19 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
         continue;
       }
     }
-    if (!issue(peer, call, op, chunk, &call.unsent_bytes[at])) {
-      peer.blocked = true;
+    if (paced && is_ahead(call, static_cast<size_t>(at), monotonic_ns())) {
+      if (!peer.held) held_peers_.push_back(&peer);
+      peer.held = true;
+      peer.crowded_since_ns = 0;
       return any;
     }
+    if (!issue(peer, call, op, chunk, &call.unsent_bytes[at])) {
+      peer.blocked = true;
+      if (!peer.crowded_since_ns) peer.crowded_since_ns = monotonic_ns();
+      return any;
+    }
+    peer.crowded_since_ns = 0;
+    if (paced) release_held();
     OpRun& run = call.ops[op];
     while (run.cursor < run.chunks && run.state[run.cursor] != ChunkState::kEmpty) ++run.cursor;
     while (cursor < list.ops.size() && call.ops[list.ops[cursor]].cursor == call.ops[list.ops[cursor]].chunks) ++cursor;

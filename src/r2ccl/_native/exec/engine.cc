@@ -122,8 +122,7 @@ Status Engine::start() {
   const Nanoseconds now = monotonic_ns();
   for (auto& peer : peers_) {
     if (!peer) continue;
-    const auto rank = static_cast<uint32_t>(peer->rank);
-    if (peer->control) ok &= add(peer->control->fd(), EPOLLIN, watch_tag(Watch::kControl, rank, 0));
+    if (peer->control) ok &= watch_control(*peer);
     std::vector<double> weights;
     for (auto& slot : peer->links) {
       slot->heard_ns = now;
@@ -151,6 +150,13 @@ bool Engine::watch_link(int32_t rank, const Link& link) noexcept {
   e.events = EPOLLIN | EPOLLOUT | EPOLLET;
   e.data.u64 = watch_tag(Watch::kLink, static_cast<uint32_t>(rank), link.index);
   return link.fd() < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, link.fd(), &e) == 0;
+}
+
+bool Engine::watch_control(const Peer& peer) noexcept {
+  epoll_event e{};
+  e.events = EPOLLIN;
+  e.data.u64 = watch_tag(Watch::kControl, static_cast<uint32_t>(peer.rank), 0);
+  return epoll_ctl(epoll_, EPOLL_CTL_ADD, peer.control->fd(), &e) == 0;
 }
 
 // ---- calls ---------------------------------------------------------------------------------------------------------

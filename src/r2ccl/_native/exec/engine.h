@@ -87,7 +87,9 @@ struct Peer final : ArrivedSet {
   int32_t host = -1;  // ranks of one host have the same; -1: unknown
   std::vector<std::unique_ptr<LinkSlot>> links;
   std::unique_ptr<ControlSocket> control;
-  Nanoseconds control_heard_ns = 0;
+  Nanoseconds control_heard_ns = 0, control_asked_ns = 0;
+  bool control_wanted = false;                   // another control socket, since this one is closed or mute
+  bool control_reset = false;                    // it was closed by the network, or by the peer's end
   Nanoseconds heard_ns = 0, alive_since_ns = 0;  // over any path; since when without a long break
   Nanoseconds memory_heard_ns = 0;               // through shared memory, about
   SendLedger ledger;
@@ -117,9 +119,11 @@ struct Peer final : ArrivedSet {
   bool ack_queued = false;  // in Engine::ack_peers_
   Slot* early = nullptr;    // frames of calls that have not begun here
   uint64_t next_p2p_send = 0, next_p2p_recv = 0;
-  std::vector<Call*> p2p;  // under way with this peer
-  bool dirty = false;      // in Engine::dirty_peers_
-  bool blocked = false;    // has something to send that no link, or no credit, took
+  std::vector<Call*> p2p;            // under way with this peer
+  bool dirty = false;                // in Engine::dirty_peers_
+  bool blocked = false;              // has something to send that no link, or no credit, took
+  bool held = false;                 // in Engine::held_peers_
+  Nanoseconds crowded_since_ns = 0;  // since then all links are busy; 0: some link took the last chunk
   bool said_goodbye = false, gone = false;
   uint16_t last_status = 0;  // with the goodbye: why
   std::string last_words;
@@ -196,6 +200,10 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void wake_slow_loop();
   // Slow loop: the process of a rank has ended, though no path told so.
   void peer_ended(int32_t peer);
+  // Slow loop: ranks to which another control socket is wanted; how many. And such a socket; takes fd. False: not
+  // wanted.
+  uint32_t quiet_peers(r2ccl_quiet_peer* out, uint32_t capacity);
+  bool adopt_control(int32_t peer, int fd);
   // Ranks that ended or closed, as far as is known here; how many there are.
   uint32_t lost_ranks(int32_t* out, uint32_t capacity);
   EventLog& events() noexcept { return events_; }
@@ -281,6 +289,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   static bool find_ahead(const Call& call, const PlanImage::MessageList& list, uint32_t cursor, uint32_t* op,
                          uint32_t* chunk) noexcept;
   bool pump_call(Peer& peer, Call& call, bool* waits);
+  bool is_ahead(const Call& call, size_t position, Nanoseconds now) const noexcept;
+  void release_held();
   bool issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t* unsent);
   int32_t pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept;
   void relieve(Peer& peer, Nanoseconds now);
@@ -343,13 +353,17 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void fence(Peer& peer, uint32_t link);
   void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);
   void spread(Peer& peer, const FrameHeader& header, const void* payload, int32_t except_link);
-  void control_ended(Peer& peer, int error);
   void peer_lost(int32_t rank, bool tell, const char* how);
   void tick(Nanoseconds now);
   void tick_peer(Peer& peer, Nanoseconds now);
   bool needs(const Peer& peer) const noexcept;
   void heard(Peer& peer, Nanoseconds now) noexcept;
   void compare_if_stuck(Nanoseconds now);
+
+  // control.cc
+  void control_ended(Peer& peer, int error);
+  void tick_control(Peer& peer, bool any_usable, Nanoseconds now);
+  bool watch_control(const Peer& peer) noexcept;
 
   // rails.cc
   void interface_changed(uint32_t ifindex, bool up) noexcept override;
@@ -442,6 +456,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Nanoseconds unsettled_since_ns_ = 0;
   Nanoseconds gate_since_ns_ = 0;  // the call whose turn it is waits for its stream
   std::vector<Peer*> dirty_peers_;
+  std::vector<Peer*> held_peers_;  // let others catch up: see is_ahead
   std::vector<Call*> dirty_calls_;
   std::vector<Call*> finishing_;
   std::vector<Peer*> memory_peers_;

@@ -67,6 +67,7 @@ std::unique_ptr<PlanImage> PlanImage::create(const r2ccl_plan_desc& d, int32_t s
   plan->split[1] = d.split[1];
   plan->recv_space = d.recv_space;
   plan->wide = d.wide != 0;
+  plan->paced = d.paced != 0;
   for (int b = 0; b < 3; ++b)
     for (int k = 0; k < 2; ++k) plan->window[b][k] = d.window[b][k];
   plan->weights.assign(d.weights, d.weights + d.blocks + 1);

@@ -23,7 +23,7 @@ struct PlanImage {
   uint32_t lanes = 1, blocks = 1;
   uint32_t split[2] = {1, 1};
   uint32_t recv_space = 0;
-  bool wide = false;
+  bool wide = false, paced = false;
   uint32_t window[3][2] = {};
   std::vector<uint64_t> weights;
   std::vector<r2ccl_op> ops;

@@ -425,15 +425,6 @@ bool Engine::needs(const Peer& peer) const noexcept {
   return unfinished(plan.sends, plan.sends_of[at]) || unfinished(plan.receives, plan.receives_of[at]);
 }
 
-void Engine::control_ended(Peer& peer, int error) {
-  const bool orderly = error == FrameStream::kClosed || error == ECONNRESET || error == EPIPE;
-  peer.control->close();
-  if (orderly) no_answer(peer);
-  if (peer.said_goodbye || peer.gone) return;
-  // The peer's kernel ended the socket: the process is gone. Anything else is the network's doing: rails may live.
-  if (orderly && status() == Status::OK) peer_lost(peer.rank, true, "its process ended");
-}
-
 void Engine::peer_lost(int32_t rank, bool tell, const char* how) {
   Peer& lost = *peers_[rank];
   if (lost.gone || lost.said_goodbye) return;
@@ -479,6 +470,7 @@ void Engine::tick(Nanoseconds now) {
   next_tick_ns_ = now + kMillisecond;
   sample(now);
   if (status() != Status::OK) return;
+  release_held();  // whom they waited for may not want the rails any more
   // While chunks are in flight this comes every few milliseconds, unless the process does not get to run.
   const Nanoseconds gap = now - last_tick_ns_;
   if (last_tick_ns_ != 0 && gap > kPauseNs) {
@@ -566,6 +558,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
                                        std::to_string(peer.rank) + " for " +
                                        std::to_string((now - peer.outage_since_ns) / kMillisecond) + " ms (outage_s)");
   }
+  tick_control(peer, any_usable, now);
   // A credit may have been lost with a link: ask.
   if (peer.blocked && peer.blocked_since_ns && now - peer.blocked_since_ns > kQueryEveryNs &&
       now - peer.queried_ns > kQueryEveryNs) {

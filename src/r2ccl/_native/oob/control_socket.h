@@ -16,14 +16,16 @@ class ControlSocket {
  public:
   static constexpr uint32_t kMaxPayload = 60 << 10;
 
-  ControlSocket(int32_t peer, int fd, bool same_host) noexcept
-      : peer_(peer), same_host_(same_host), stream_(fd, kMaxPayload) {}
+  ControlSocket(int32_t peer, int fd, bool same_host, bool later = false) noexcept
+      : peer_(peer), same_host_(same_host), later_(later), stream_(fd, kMaxPayload) {}
 
   int32_t peer() const noexcept { return peer_; }
   int fd() const noexcept { return stream_.fd(); }
   bool open() const noexcept { return stream_.open(); }
   // The other process is on this host, so the end of the socket is the end of the process.
   bool same_host() const noexcept { return same_host_; }
+  // It took the place of another one. The peer may take yet another, so its end says nothing about the process.
+  bool later() const noexcept { return later_; }
   bool has_output() const noexcept { return stream_.has_output(); }
 
   // Queued and sent at once as far as the socket takes it; never blocks. False: the socket is broken.
@@ -49,7 +51,7 @@ class ControlSocket {
 
  private:
   int32_t peer_;
-  bool same_host_;
+  bool same_host_, later_;
   FrameStream stream_;
 };
 

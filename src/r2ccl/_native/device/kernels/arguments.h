@@ -18,7 +18,7 @@ struct Gate {
   uint64_t* done;
   uint64_t done_value;
   uint32_t* arrived;      // in the device's memory; zero before and after the launch
-  const uint32_t* abort;  // not zero: waiting ends, nothing is read, written or published
+  const uint32_t* abort;  // not zero: blocks that wait leave without reading or writing; nothing is published
 };
 
 // dst[i] = finish(sources[0][i] op sources[1][i] op ...), from the left, in the accumulation type; rounded once.

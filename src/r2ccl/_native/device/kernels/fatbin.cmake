@@ -32,7 +32,11 @@ endif()
 execute_process(COMMAND ${R2CCL_NVCC} --list-gpu-arch OUTPUT_VARIABLE r2ccl_known RESULT_VARIABLE r2ccl_failed)
 execute_process(COMMAND ${R2CCL_NVCC} --help OUTPUT_VARIABLE r2ccl_nvcc_help ERROR_QUIET)
 if(r2ccl_failed)
-  message(FATAL_ERROR "${R2CCL_NVCC} does not run; R2CCL_CUDA=OFF builds without kernels for GPUs")
+  if(R2CCL_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "${R2CCL_NVCC} does not run")
+  endif()
+  message(WARNING "r2ccl: no kernels for GPUs, because ${R2CCL_NVCC} does not run")
+  return()
 endif()
 set(r2ccl_gencode)
 foreach(arch IN LISTS R2CCL_CUDA_ARCHS)
@@ -49,6 +53,20 @@ list(APPEND r2ccl_gencode -gencode arch=compute_${r2ccl_newest},code=compute_${r
 set(r2ccl_nvcc_options -std=c++20 -O3 -fmad=false --threads 0 -ccbin ${CMAKE_CXX_COMPILER})
 if(r2ccl_nvcc_help MATCHES "--compress-mode")
   list(APPEND r2ccl_nvcc_options --compress-mode=size)
+endif()
+
+# An nvcc that cannot work here, beside a newer compiler of C++ for instance, must not keep the rest from being built.
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/probe.cu "#include <cstdint>\n__global__ void probe(uint64_t* p) { *p = 1; }\n")
+execute_process(
+  COMMAND ${R2CCL_NVCC} ${r2ccl_nvcc_options} -gencode arch=compute_${r2ccl_newest},code=sm_${r2ccl_newest} -fatbin
+    -o ${CMAKE_CURRENT_BINARY_DIR}/probe.fatbin ${CMAKE_CURRENT_BINARY_DIR}/probe.cu
+  RESULT_VARIABLE r2ccl_failed OUTPUT_VARIABLE r2ccl_said ERROR_VARIABLE r2ccl_said)
+if(r2ccl_failed)
+  if(R2CCL_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "${R2CCL_NVCC} cannot compile for ${R2CCL_CUDA_ARCHS}:\n${r2ccl_said}")
+  endif()
+  message(WARNING "r2ccl: no kernels for GPUs, because ${R2CCL_NVCC} cannot compile:\n${r2ccl_said}")
+  return()
 endif()
 
 set(r2ccl_kernels ${CMAKE_CURRENT_SOURCE_DIR}/device/kernels)

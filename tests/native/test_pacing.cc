@@ -1,0 +1,115 @@
+// Paced plans: what goes to different peers advances in proportion, though their links share a rail alike.
+#include <deque>
+#include <mutex>
+
+#include "cases.h"
+#include "cluster.h"
+
+using namespace r2ccl;
+using namespace r2ccl::test;
+
+namespace {
+
+// A rail that carries one chunk at a time, of each link in turn, as links of equal standing share one.
+struct Rail {
+  std::mutex mutex;
+  uint32_t turn = 0, waiting = 0;
+  std::vector<int32_t> carried;  // the peer of each chunk, in order
+};
+
+class SharedLink final : public Link {
+ public:
+  SharedLink(int32_t peer, Rail& rail) noexcept : Link(peer, 0), shared_(rail) {}
+  bool ready() const noexcept override { return !fenced_ && queue_.size() < 2; }
+  bool write(const FrameHeader& header, const uint8_t*) noexcept override {
+    if (!ready()) return false;
+    std::lock_guard lock(shared_.mutex);
+    if (queue_.empty()) ++shared_.waiting;
+    queue_.push_back(header);
+    return true;
+  }
+  void control(const FrameHeader&, const void*) noexcept override {}
+  void fence() noexcept override { fenced_ = true; }
+  uint64_t progress() noexcept override { return tx_; }
+  bool poll(LinkEvents& events) noexcept override {
+    FrameHeader h;
+    {
+      std::lock_guard lock(shared_.mutex);
+      if (queue_.empty()) return false;
+      if (shared_.waiting > 1 && shared_.turn == static_cast<uint32_t>(peer())) return false;  // the other one's turn
+      h = queue_.front();
+      queue_.pop_front();
+      if (queue_.empty()) --shared_.waiting;
+      shared_.turn = static_cast<uint32_t>(peer());
+      shared_.carried.push_back(peer());
+    }
+    tx_ += h.bytes;
+    const ChunkId id = wire_order(ChunkId{h.call, h.message, h.chunk});
+    events.control(*this, {.kind = FrameKind::kAck, .bytes = sizeof id}, reinterpret_cast<const uint8_t*>(&id));
+    events.control(*this, {.kind = FrameKind::kCredit, .lane = h.lane, .freed = ++freed_}, nullptr);
+    return true;
+  }
+  uint64_t tx_bytes() const noexcept override { return tx_; }
+  uint64_t rx_bytes() const noexcept override { return 0; }
+
+ private:
+  Rail& shared_;
+  std::deque<FrameHeader> queue_;
+  uint64_t tx_ = 0;
+  uint32_t freed_ = 0;
+  bool fenced_ = false;
+};
+
+constexpr uint32_t kParts = 4, kChunksPerPart = 100;
+
+// The peers of the chunks in the order in which the rail carried them; three times as much for rank 2 as for rank 1.
+std::vector<int32_t> carried(bool paced) {
+  Rail rail;
+  Options o{.ranks = 3, .rails = 1, .stall_floor_ns = 60'000'000'000};
+  auto engine = make_engine(o, 0);
+  int control[2][2];
+  for (int32_t r = 1; r < 3; ++r) {
+    CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control[r - 1]) == 0);
+    engine->add_control(r, control[r - 1][0], true);
+    engine->add_link(std::make_unique<SharedLink>(r, rail));
+  }
+  CHECK(engine->start() == Status::OK);
+  PlanWriter w(3, kParts);
+  w.send(1, R2CCL_BUF_SEND, 0, 1);
+  for (uint32_t part = 1; part < kParts; ++part) w.send(2, R2CCL_BUF_SEND, part, 1);
+  auto plan = w.finish();
+  plan->paced = paced;
+  const std::vector<float> send(kParts * kChunksPerPart * o.chunk_bytes / sizeof(float), 1.0f);
+  r2ccl_call_args args = call_args(*plan, 0, send.data(), nullptr, send.size());
+  args.chunk_bytes = o.chunk_bytes;
+  CHECK(run_call(*engine, args) == Status::OK);
+  engine->close(0);
+  for (auto& pair : control) ::close(pair[1]);
+  CHECK(rail.carried.size() == kParts * kChunksPerPart);
+  return rail.carried;
+}
+
+// Of the chunks up to the end of those for rank 1, how many were for rank 2 for each of them.
+double others_for_each(const std::vector<int32_t>& order) {
+  size_t one = 0, two = 0;
+  for (int32_t peer : order) {
+    one += peer == 1;
+    two += peer == 2;
+    if (one == kChunksPerPart) break;
+  }
+  return static_cast<double>(two) / static_cast<double>(one);
+}
+
+}  // namespace
+
+CASE(links_of_a_paced_plan_get_what_the_plan_sends_over_them) {
+  const double ratio = others_for_each(carried(true));
+  CHECK(ratio > 2.7 && ratio < 3.1);
+}
+
+CASE(without_pacing_links_share_alike) {
+  const double ratio = others_for_each(carried(false));
+  CHECK(ratio > 0.8 && ratio < 1.3);
+}
+
+int main(int argc, char** argv) { return run_cases(argc, argv); }
