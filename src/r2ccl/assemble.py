@@ -48,9 +48,7 @@ class Parts:
     job: str
 
 
-def assemble(
-    via: Any, config: Config, device: CudaDevice | None = None, costs: Costs | None = None
-) -> Parts:
+def assemble(via: Any, config: Config, device: CudaDevice | None = None, costs: Costs | None = None) -> Parts:
     """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``.
 
     costs: those of the communicator that this one descends from; None: ``config.costs`` says.
