@@ -60,17 +60,17 @@ def _current() -> int:
 
 def _forget() -> None:
     """After a fork, in the child: the driver's state is the parent's, and of no use here."""
-    _abandoned.extend(_open.values())
+    for device in _open.values():
+        device.forget()
     _open.clear()
 
 
-_abandoned: list[CudaDevice] = []
 os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register
 def _close() -> None:
-    """At exit, after the communicators: they were made later, so their handlers run first."""
+    """At exit, after the communicators: the handler that closes those is registered later, so it runs first."""
     for device in _open.values():
         device.close()
     _open.clear()

@@ -8,6 +8,7 @@ from libc.string cimport memcpy, memset
 
 import os
 import time
+from itertools import islice
 
 from r2ccl import errors
 from r2ccl.arrays import as_buffer
@@ -189,6 +190,7 @@ cdef str REFUSED = ("it records a graph (collectives cannot be captured: call th
                     "this communicator's GPU")
 
 cdef enum:
+    REAPED = 16
     SLICE_NS = 50000000
     TEXT = 4096
     MAX_RECENT = 1024
@@ -710,7 +712,7 @@ cdef class Engine:
             a.stream = <void*>handle
             a.on_stream = 1
             a.hold = not async_op
-            a.timeout_ns = <uint64_t>(work.timeout_s * 1e9)
+            a.timeout_ns = <uint64_t>(work.timeout_s * 1e9) if 0 < work.timeout_s < 1e9 else 0
             async_op = True
         while True:
             entry = self.plans.get(key)
@@ -817,14 +819,17 @@ cdef class Engine:
         if self.core != NULL:
             self.orphans[ticket] = (refs, kept)
 
-    cdef reap(self):
-        """Frees the tickets that nobody waits for, and with them their arrays."""
+    cdef reap(self, int most=REAPED):
+        """Frees tickets that nobody waits for, and with them their arrays: looks at so many, the oldest first."""
         cdef int32_t status
-        for ticket in list(self.orphans):
+        for ticket in list(islice(self.orphans, most)):
+            held = self.orphans.pop(ticket)
             status = r2ccl_test(self.core, ticket)
             if status != R2CCL_IN_PROGRESS:
-                self.settle_kept(self.orphans.pop(ticket)[1], status)
+                self.settle_kept(held[1], status)
                 r2ccl_detach(self.core, ticket)
+            else:
+                self.orphans[ticket] = held  # the last one now
 
     cdef restore_all(self, double linger_s):
         """Before the end: the calls with a kept input may still finish for a while; then their inputs are put back."""
@@ -1043,7 +1048,7 @@ cdef class Engine:
         cdef r2ccl_engine* core = self.handle()
         with nogil:
             r2ccl_abort(core, c_text)
-        self.reap()
+        self.reap(len(self.orphans))
 
     def wake_slow_loop(self):
         """Ends a ``wait_links_down``."""

@@ -238,6 +238,10 @@ cdef class CudaDevice:
             with nogil:
                 r2ccl_device_close(device)
 
+    def forget(self):
+        """In a process that was forked off: the GPU is the parent's."""
+        self.device = NULL
+
     def __dealloc__(self):
         if self.device != NULL:
             with nogil:
