@@ -76,6 +76,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     ctypedef struct r2ccl_counters:
         uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns
         uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames, hedged_chunks
+        uint64_t relayed_chunks, forwarded_chunks
     ctypedef struct r2ccl_link_stats:
         int32_t peer
         int32_t rail
@@ -832,6 +833,8 @@ cdef class Engine:
             "repair_ms": c.repair_ns * 1e-6, "last_repair_ms": c.last_repair_ns * 1e-6,
             "events_dropped": c.events_dropped, "staging_bytes": c.staging_bytes, "refused_frames": c.refused_frames,
             "hedged_chunks": c.hedged_chunks,
+            "relayed_chunks": c.relayed_chunks,
+            "forwarded_chunks": c.forwarded_chunks,
         }
 
     def links(self):

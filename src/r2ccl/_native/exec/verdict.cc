@@ -33,7 +33,7 @@ void Engine::fail(Status status, const std::string& text) {
 
 void Engine::say_goodbye(uint16_t status, const std::string& words) {
   for (auto& peer : peers_) {
-    if (!peer || !peer->control || !peer->control->open()) continue;
+    if (!peer || peer->gone) continue;
     uint64_t receives;
     {
       std::lock_guard lock(submit_mutex_);
@@ -42,12 +42,12 @@ void Engine::say_goodbye(uint16_t status, const std::string& words) {
     for (const Call* call : peer->p2p)  // those that are not done do not count
       if (!call->plan->receives.empty()) receives = std::min(receives, call->sequence);
     const size_t n = std::min<size_t>(words.size(), 1000);
-    peer->control->send({.kind = FrameKind::kGoodbye,
-                         .flags = status,
-                         .bytes = static_cast<uint32_t>(n),
-                         .call = finished_,
-                         .message = static_cast<uint32_t>(receives)},
-                        words.data());
+    const FrameHeader h{.kind = FrameKind::kGoodbye,
+                        .flags = status,
+                        .bytes = static_cast<uint32_t>(n),
+                        .call = finished_,
+                        .message = static_cast<uint32_t>(receives)};
+    if (!peer->say(h, words.data()) && cut_off(*peer)) relay_control(*peer, h, words.data());
   }
 }
 
@@ -58,6 +58,7 @@ void Engine::end_all() {
     for (auto& peer : peers_) {
       if (!peer) continue;
       for (uint32_t l = 0; l < peer->links.size(); ++l) fence(*peer, l);
+      drop_queue(*peer);
       for (const ChunkId& id : peer->ledger.all()) {
         Sent sent;
         peer->ledger.acknowledge(id, 0, &sent);
