@@ -26,6 +26,16 @@ typedef struct r2ccl_export {
   uint8_t bytes[80];
 } r2ccl_export;
 
+// What a reduction waits for and publishes (device/kernels/arguments.h); words in staging memory, `arrived` in the
+// GPU's, zero.
+typedef struct r2ccl_gate {
+  const uint64_t* ready;
+  uint64_t ready_value;
+  uint64_t* done;
+  uint64_t done_value;
+  uint32_t* arrived;
+} r2ccl_gate;
+
 // library: the driver; "" is the system's. why: text of what is missing, cut to size, always ended by 0.
 // How many GPUs this process can use; 0: why.
 R2CCL_API int32_t r2ccl_cuda_probe(const char* library, char* why, size_t size);
@@ -40,10 +50,11 @@ R2CCL_API uint64_t r2ccl_device_blocks(r2ccl_device*);
 R2CCL_API void* r2ccl_device_allocate(r2ccl_device*, uint64_t bytes, int32_t staging);
 R2CCL_API void r2ccl_device_release(r2ccl_device*, void* memory, int32_t staging);
 
-// queue: 0 out, 1 in, 2 local. wide: bit 0 dst, bit 1 + s source s. OK or INVALID_ARGUMENT; nothing is complete yet.
+// queue: 0 out, 1 in, 2 local. wide: bit 0 dst, bit 1 + s source s. gate: NULL, or what it waits for. OK or
+// INVALID_ARGUMENT; nothing is complete yet.
 R2CCL_API int32_t r2ccl_device_reduce(r2ccl_device*, void* dst, const void* const* sources, uint32_t source_count,
                                       uint64_t count, int32_t dtype, int32_t op, uint32_t avg_ranks, uint32_t wide,
-                                      int32_t queue);
+                                      int32_t queue, const r2ccl_gate* gate);
 R2CCL_API int32_t r2ccl_device_copy(r2ccl_device*, void* dst, const void* src, uint64_t count, int32_t dtype,
                                     uint32_t avg_ranks, uint32_t wide, int32_t queue);
 R2CCL_API uint64_t r2ccl_device_mark(r2ccl_device*, int32_t queue);

@@ -117,7 +117,7 @@ typedef struct r2ccl_event {
 
 typedef struct r2ccl_counters {
   uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns, last_repair_ns,
-      events_dropped, staging_bytes, refused_frames, hedged_chunks, window_chunks;
+      events_dropped, staging_bytes, refused_frames, hedged_chunks, relayed_chunks, forwarded_chunks, window_chunks;
 } r2ccl_counters;
 
 typedef struct r2ccl_link_stats {

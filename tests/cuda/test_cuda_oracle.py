@@ -135,6 +135,33 @@ def test_eight_operands_round_once(device: core.CudaDevice, staging: Callable[[i
     assert_same(out.take(100, NUMPY_OF[dtype], 0), np.full(100, 1.0 + 2.0**-7 * 2, NUMPY_OF[dtype]), "eight operands")
 
 
+def test_a_reduction_waits_for_a_word_and_publishes_one(
+    device: core.CudaDevice, staging: Callable[[int], Staging]
+) -> None:
+    """What the host wrote before it raised the word is reduced; the result is there when the other word shows."""
+    count, rounds = 200_003, 20
+    words = staging(4096)
+    words.bytes[:] = 0
+    ready, done = words.bytes[:8].view(np.uint64), words.bytes[256:264].view(np.uint64)
+    arrived = device.allocate(256)
+    device.copy(arrived, words.address + 512, 64, int(DType.UINT8))
+    total, chunk = staging(4 * count + 256), staging(4 * count + 256)
+    dst, source = total.place(np.zeros(count, np.int32), 0), chunk.place(np.zeros(count, np.int32), 4)
+    landed = chunk.bytes[MARGIN + 4 : MARGIN + 4 + 4 * count].view(np.int32)
+    for turn in range(1, rounds + 1):
+        gate = (words.address, turn, words.address + 256, turn, arrived)
+        device.reduce(dst, [dst, source], count, int(DType.INT32), int(ReduceOp.SUM), queue=core.QUEUE_IN, gate=gate)
+        landed[:] = turn
+        assert done[0] == turn - 1, "it did not wait"
+        ready[0] = turn
+        deadline = time.monotonic() + 30
+        while done[0] < turn:
+            assert device.failure() is None and time.monotonic() < deadline
+        assert (total.take(count, np.int32, 0) == turn * (turn + 1) // 2).all(), f"round {turn}"
+    finish(device, core.QUEUE_IN)
+    device.release(arrived)
+
+
 def test_what_has_no_meaning_is_refused(device: core.CudaDevice) -> None:
     with pytest.raises(InvalidArgument, match="BOOL cannot be reduced with operator 4 from 2 sources"):
         device.reduce(0, [0, 0], 4, int(DType.BOOL), int(ReduceOp.AVG))

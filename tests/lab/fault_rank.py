@@ -111,6 +111,8 @@ class Rank:
             replayed=stats["replayed_chunks"],
             repairs=stats["repairs"],
             staging=stats["staging_bytes"],
+            relayed=stats["relayed_chunks"],
+            forwarded=stats["forwarded_chunks"],
         )
 
 

@@ -77,7 +77,8 @@ def test_a_scrape_shows_what_stats_shows() -> None:
         for direction in ("sent", "received"):
             shown, key = value(samples, "r2ccl_chunks_total", direction=direction, **own), f"chunks_{direction}"
             assert 5 < before[key] <= shown <= after[key]
-        for key in ("replayed_chunks", "hedged_chunks", "duplicate_chunks", "repairs", "events_dropped"):
+        keys = ("replayed_chunks", "hedged_chunks", "duplicate_chunks", "repairs", "events_dropped")
+        for key in (*keys, "relayed_chunks", "forwarded_chunks"):
             assert value(samples, f"r2ccl_{key}_total", **own) == before[key]
         for direction in ("tx", "rx"):
             shown, key = (

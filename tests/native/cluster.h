@@ -7,11 +7,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -40,12 +42,14 @@ inline std::pair<int, int> tcp_pair() {
 
 struct Options {
   int ranks = 2;
-  uint32_t rails = 2;
+  uint32_t rails = 2;  // but one in memory
   Kind kind = Kind::kTcp;
   uint64_t chunk_bytes = 4096, staging_bytes = 4096 * 24, eager_bytes = 0;
   uint64_t stall_floor_ns = 2'000'000'000, heartbeat_ns = 0, outage_ns = 2'000'000'000;
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
+  std::vector<std::pair<int, int>> no_control = {}, no_links = {},
+                                   in_memory = {};  // pairs of ranks, the lower one first
   std::vector<Device*> devices;      // by rank; missing: the host
   bool windows = false;              // between devices that reach each other's memory
 };
@@ -124,16 +128,26 @@ class Cluster {
     engines[b]->set_window(a, at_b, at_a);
   }
   void join(int a, int b) {
-    int control[2];
-    CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);
-    engines[a]->add_control(b, control[0], true);
-    engines[b]->add_control(a, control[1], true);
-    for (uint32_t rail = 0; rail < options.rails; ++rail) {
-      if (options.kind == Kind::kLoopback) {
+    auto listed = [&](const std::vector<std::pair<int, int>>& pairs) {
+      return std::find(pairs.begin(), pairs.end(), std::pair(a, b)) != pairs.end();
+    };
+    if (!listed(options.no_control)) {
+      int control[2];
+      CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);
+      engines[a]->add_control(b, control[0], true);
+      engines[b]->add_control(a, control[1], true);
+    }
+    const Kind kind = listed(options.in_memory) ? Kind::kShm : options.kind;
+    const uint32_t rails = kind == Kind::kShm ? 1 : options.rails;
+    for (uint32_t rail = 0; rail < rails; ++rail) {
+      if (listed(options.no_links)) {
+        engines[a]->add_link(make_tcp_link(b, rail, -1, 64 << 10), true);
+        engines[b]->add_link(make_tcp_link(a, rail, -1, 64 << 10), true);
+      } else if (kind == Kind::kLoopback) {
         auto [x, y] = make_loopback_links(a, b, rail);
         engines[a]->add_link(std::move(x));
         engines[b]->add_link(std::move(y));
-      } else if (options.kind == Kind::kTcp) {
+      } else if (kind == Kind::kTcp) {
         const auto [x, y] = tcp_pair();
         engines[a]->add_link(make_tcp_link(b, rail, x, 64 << 10));
         engines[b]->add_link(make_tcp_link(a, rail, y, 64 << 10));

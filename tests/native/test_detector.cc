@@ -72,6 +72,15 @@ CASE(a_peer_that_is_silent_everywhere_costs_no_link) {
   for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kMs) CHECK(d.step(t, kStart, 0) != Verdict::kSuspect);
 }
 
+CASE(the_last_link_gets_longer_and_less_so_where_others_can_pass_things_on) {
+  for (Nanoseconds times : {Nanoseconds{1}, StallDetector::kLastRail, StallDetector::kLastLink}) {
+    StallDetector d(kFloor, 4);
+    Nanoseconds t = kStart;
+    while (d.step(t, kStart, t, 0, times) != Verdict::kSuspect) t += kMs;
+    CHECK(t >= kStart + times * kFloor && t <= kStart + times * kFloor + 2 * kMs);
+  }
+}
+
 CASE(time_in_which_this_process_or_the_peer_did_not_run_is_not_counted) {
   StallDetector d(kFloor, 4);
   const Nanoseconds t = kStart + kFloor + kMs;
@@ -81,8 +90,8 @@ CASE(time_in_which_this_process_or_the_peer_did_not_run_is_not_counted) {
   CHECK(paused.step(t, kStart, t) != Verdict::kSuspect);
   CHECK(paused.step(t + 50 * kMs, kStart, t + 50 * kMs) == Verdict::kSuspect);
   StallDetector other(kFloor, 4);
-  CHECK(other.step(t, kStart, t, 0, false, 30 * kMs) != Verdict::kSuspect);
-  CHECK(other.step(t + 30 * kMs, kStart, t + 30 * kMs, 0, false, 30 * kMs) == Verdict::kSuspect);
+  CHECK(other.step(t, kStart, t, 0, 1, 30 * kMs) != Verdict::kSuspect);
+  CHECK(other.step(t + 30 * kMs, kStart, t + 30 * kMs, 0, 1, 30 * kMs) == Verdict::kSuspect);
   // What was excused is forgotten with the next movement.
   paused.acknowledged(t, kStart);
   CHECK(paused.step(t + kFloor + kMs, t, t + kFloor + kMs) == Verdict::kSuspect);

@@ -59,9 +59,10 @@ CASE(streams_that_come_out_of_order_leave_the_order_of_calls) {
   Two two;
   Cluster cluster(two.with({.ranks = 2, .rails = 1}));
   const Plans plans = direct_all_reduce(2);
-  std::atomic<bool> go{false};
+  std::atomic<bool> may_go[2] = {false, false};
   cluster.each([&](int r) {
     LateDevice& device = two.device[r];
+    std::atomic<bool>& go = may_go[r];
     LateStream late(1, 0), early(2, 0);
     DeviceArray a(device, values(r, kCount, 1)), b(device, values(r, kCount, 2));
     DeviceArray sum_a(device, std::vector<float>(kCount, -1.0f)), sum_b(device, std::vector<float>(kCount, -1.0f));
@@ -107,9 +108,10 @@ CASE(messages_on_streams_keep_their_order) {
     Two two;
     Cluster cluster(two.with({.ranks = 2, .rails = 1, .kind = kind}));
     const auto out = message_plan(2, 1, true), in = message_plan(2, 0, false);
-    std::atomic<bool> go{false};
+    std::atomic<bool> may_go[2] = {false, false};
     cluster.each([&](int r) {
       LateDevice& device = two.device[r];
+      std::atomic<bool>& go = may_go[r];
       LateStream late(1, 500), early(2, 500);
       DeviceArray a(device, values(0, kCount, 1)), b(device, values(0, kCount, 2));
       if (r == 1) {

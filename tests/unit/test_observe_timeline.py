@@ -50,6 +50,30 @@ def test_a_replayed_chunk_is_lost_on_one_rail_and_a_slice_of_another() -> None:
     assert t.instants[0, 5, "links"][0][1] == "replay"
 
 
+def test_chunks_that_go_round_have_a_row_of_other_ranks() -> None:
+    t = timeline(
+        chunk(TraceKind.POST, 100, rail=-1),
+        chunk(TraceKind.DONE, 350, rail=-1),
+        chunk(TraceKind.PASS, 400, value=(3 << 16) + 5),
+        {
+            "kind": TraceKind.EVENT,
+            "peer": 5,
+            "rail": -1,
+            "time_ns": 90,
+            "detail": EventKind.RELAY,
+            "chunk": 1,
+            "value": 7,
+        },
+        {"kind": TraceKind.EVENT, "peer": 5, "rail": -1, "time_ns": 900, "detail": EventKind.RELAY},
+    )
+    assert t.slices[-1, 5, "sent"][0][:3] == (100, 350, "chunk 0")
+    assert t.instants[1, 5, "sent"][0][:2] == (400, "passed on from 3 to 5")
+    assert t.instants["events",] == [(90, "relay", {"peer": 5, "by": 7}), (900, "relay", {"peer": 5, "ends": True})]
+    out = io.StringIO()
+    t.write(out)
+    assert '"name":"other ranks to rank 5"' in out.getvalue()
+
+
 def test_chunks_that_came_wait_until_they_are_applied() -> None:
     t = timeline(chunk(TraceKind.ARRIVE, 10), chunk(TraceKind.APPLY, 90, rail=-1), chunk(TraceKind.DISCARD, 95, rail=0))
     assert t.slices[1, 5, "received"][0][:2] == (10, 90)

@@ -72,16 +72,18 @@ void r2ccl_device_release(r2ccl_device* device, void* memory, int32_t staging) {
 }
 
 int32_t r2ccl_device_reduce(r2ccl_device* device, void* dst, const void* const* sources, uint32_t source_count,
-                            uint64_t count, int32_t dtype, int32_t op, uint32_t avg_ranks, uint32_t wide,
-                            int32_t queue) {
+                            uint64_t count, int32_t dtype, int32_t op, uint32_t avg_ranks, uint32_t wide, int32_t queue,
+                            const r2ccl_gate* gate) {
   const auto type = static_cast<DType>(dtype);
   const auto reduce_op = static_cast<ReduceOp>(op);
   if (!r2ccl::reducible(type, reduce_op) || !is_queue(queue)) return R2CCL_INVALID_ARGUMENT;
   if (source_count < 2 || source_count > R2CCL_MAX_SOURCES) return R2CCL_INVALID_ARGUMENT;
   r2ccl::ConstOperand operands[R2CCL_MAX_SOURCES];
   for (uint32_t s = 0; s < source_count; ++s) operands[s] = {sources[s], (wide >> (1 + s) & 1) != 0};
+  r2ccl::kernels::Gate waits = {};
+  if (gate != nullptr) waits = {gate->ready, gate->ready_value, gate->done, gate->done_value, gate->arrived, nullptr};
   of(device)->reduce_many({dst, (wide & 1) != 0}, operands, source_count, count, type, reduce_op, avg_ranks,
-                          static_cast<DeviceQueue>(queue));
+                          static_cast<DeviceQueue>(queue), waits);
   return R2CCL_OK;
 }
 

@@ -149,6 +149,7 @@ class CudaDevice:
         avg_ranks: int = 0,
         wide: int = 0,
         queue: int = 2,
+        gate: tuple[int, int, int, int, int] | None = None,
     ) -> None: ...
     def copy(
         self, dst: int, src: int, count: int, dtype: int, avg_ranks: int = 0, wide: int = 0, queue: int = 2

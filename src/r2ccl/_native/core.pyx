@@ -85,7 +85,8 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint64_t value
     ctypedef struct r2ccl_counters:
         uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns
-        uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames, hedged_chunks, window_chunks
+        uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames, hedged_chunks
+        uint64_t relayed_chunks, forwarded_chunks, window_chunks
     ctypedef struct r2ccl_link_stats:
         int32_t peer
         int32_t rail
@@ -927,7 +928,10 @@ cdef class Engine:
             "replayed_chunks": c.replayed_chunks, "duplicate_chunks": c.duplicate_chunks, "repairs": c.repairs,
             "repair_ms": c.repair_ns * 1e-6, "last_repair_ms": c.last_repair_ns * 1e-6,
             "events_dropped": c.events_dropped, "staging_bytes": c.staging_bytes, "refused_frames": c.refused_frames,
-            "hedged_chunks": c.hedged_chunks, "window_chunks": c.window_chunks,
+            "hedged_chunks": c.hedged_chunks,
+            "relayed_chunks": c.relayed_chunks,
+            "forwarded_chunks": c.forwarded_chunks,
+            "window_chunks": c.window_chunks,
         }
 
     def links(self):

@@ -6,6 +6,12 @@ cdef extern from "r2ccl/device.h" nogil:
         int32_t kind
         int32_t ordinal
         uint64_t buffer_id
+    ctypedef struct r2ccl_gate:
+        const uint64_t* ready
+        uint64_t ready_value
+        uint64_t* done
+        uint64_t done_value
+        uint32_t* arrived
     ctypedef struct r2ccl_export:
         uint8_t bytes[80]
 
@@ -17,7 +23,7 @@ cdef extern from "r2ccl/device.h" nogil:
     void* r2ccl_device_allocate(r2ccl_device*, uint64_t, int32_t)
     void r2ccl_device_release(r2ccl_device*, void*, int32_t)
     int32_t r2ccl_device_reduce(r2ccl_device*, void*, const void* const*, uint32_t, uint64_t, int32_t, int32_t, uint32_t,
-                                uint32_t, int32_t)
+                                uint32_t, int32_t, const r2ccl_gate*)
     int32_t r2ccl_device_copy(r2ccl_device*, void*, const void*, uint64_t, int32_t, uint32_t, uint32_t, int32_t)
     uint64_t r2ccl_device_mark(r2ccl_device*, int32_t)
     uint64_t r2ccl_device_passed(r2ccl_device*, int32_t)
@@ -114,8 +120,19 @@ cdef class CudaDevice:
             r2ccl_device_release(device, <void*>memory, staging)
 
     def reduce(self, uintptr_t dst, sources, uint64_t count, int dtype, int op, int avg_ranks=0, int wide=0,
-               int queue=QUEUE_LOCAL):
-        """dst = the sources combined from the left. wide: bit 0 dst, bit 1 + s source s are float32."""
+               int queue=QUEUE_LOCAL, gate=None):
+        """dst = the sources combined from the left. wide: bit 0 dst, bit 1 + s source s are float32.
+
+        gate: (ready, value, done, value, arrived): the kernel itself waits until the word at ``ready`` has reached its
+        value, and then publishes the other one at ``done``. ``arrived``: four zero bytes of the GPU's memory.
+        """
+        cdef r2ccl_gate waits
+        cdef const r2ccl_gate* given = NULL
+        if gate is not None:
+            waits.ready, waits.ready_value = <const uint64_t*><uintptr_t>gate[0], gate[1]
+            waits.done, waits.done_value = <uint64_t*><uintptr_t>gate[2], gate[3]
+            waits.arrived = <uint32_t*><uintptr_t>gate[4]
+            given = &waits
         cdef r2ccl_device* device = self.get()
         cdef const void* addresses[R2CCL_MAX_SOURCES]
         cdef uint32_t n = len(sources)
@@ -125,7 +142,8 @@ cdef class CudaDevice:
             for i in range(n):
                 addresses[i] = <const void*><uintptr_t>sources[i]
             with nogil:
-                status = r2ccl_device_reduce(device, <void*>dst, addresses, n, count, dtype, op, avg_ranks, wide, queue)
+                status = r2ccl_device_reduce(device, <void*>dst, addresses, n, count, dtype, op, avg_ranks, wide, queue,
+                                             given)
         if status != R2CCL_OK:
             raise errors.InvalidArgument(
                 f"{DType(dtype).name} cannot be reduced with operator {op} from {n} sources on queue {queue}")

@@ -40,6 +40,9 @@ class EventKind(IntEnum):
     """All ranks have agreed on the health of the rails: ``value`` is the epoch, ``rails_down`` how many are not usable."""
     PLAN = 17
     """A plan was made for that state: ``evidence`` names it and the call, ``value`` is the predicted time in nanoseconds."""
+    RELAY = 25
+    """No link to the peer is left, but other ranks pass on what is for it (``begins``; ``value`` is the rank that was heard
+    first), or that has ended."""
     REPLAY_SENT = 24
     """The first of the chunks of a REPLAY was handed to another link, ``value`` nanoseconds after the suspicion."""
 
@@ -93,6 +96,7 @@ class Event:
     verdict: Verdict = Verdict.NONE
     evidence: str = ""
     rails_down: int = 0
+    begins: bool = False
 
     @classmethod
     def from_core(cls, record: tuple[int, int, int, int, int, int]) -> Event:
@@ -102,6 +106,8 @@ class Event:
             return cls(time_ns, EventKind(kind), peer, rail, Cause(detail), value)
         if kind == EventKind.VERDICT:
             return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value, Verdict(detail), _evidence(value))
+        if kind == EventKind.RELAY:
+            return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value, begins=detail == 1)
         down = detail if kind == EventKind.EPOCH else 0
         return cls(time_ns, EventKind(kind), peer, rail, Cause.NONE, value, rails_down=down)
 
@@ -118,7 +124,8 @@ class Event:
         verdict = f" {self.verdict.name.lower()}: {self.evidence}" if self.kind == EventKind.VERDICT else ""
         epoch = f" {self.value}: {self.rails_down} rails down" if self.kind == EventKind.EPOCH else ""
         plan = f" {self.evidence}, {self.value / 1e6:.3g} ms predicted" if self.kind == EventKind.PLAN else ""
-        return f"{self.kind.name.lower()}{where}{why}{n}{ms}{verdict}{epoch}{plan}"
+        relay = (f" by {self.value}" if self.begins else " ends") if self.kind == EventKind.RELAY else ""
+        return f"{self.kind.name.lower()}{where}{why}{n}{ms}{verdict}{epoch}{plan}{relay}"
 
 
 def _evidence(value: int) -> str:

@@ -24,6 +24,13 @@ _COUNTERS = (
     ("r2ccl_calls", "Calls begun.", "calls", 1.0),
     ("r2ccl_replayed_chunks", "Chunks sent again after their link failed.", "replayed_chunks", 1.0),
     ("r2ccl_hedged_chunks", "Chunks sent over a second link since theirs had become slow.", "hedged_chunks", 1.0),
+    (
+        "r2ccl_relayed_chunks",
+        "Chunks handed to other ranks, since no link to their own was left.",
+        "relayed_chunks",
+        1.0,
+    ),
+    ("r2ccl_forwarded_chunks", "Chunks of other ranks passed on.", "forwarded_chunks", 1.0),
     ("r2ccl_duplicate_chunks", "Copies of chunks that had come already.", "duplicate_chunks", 1.0),
     ("r2ccl_refused_frames", "Frames that made no sense.", "refused_frames", 1.0),
     ("r2ccl_repairs", "Links repaired: all they had carried has arrived over others.", "repairs", 1.0),

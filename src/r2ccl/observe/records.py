@@ -12,7 +12,7 @@ class TraceKind(IntEnum):
     """What a record says."""
 
     POST = 1
-    """A chunk is handed to a link."""
+    """A chunk is handed to a link; ``rail`` -1: to another rank, which passes it on."""
     REPLAY = 2
     """Once more, after its link failed or (``detail`` 1) became slow."""
     DONE = 3
@@ -28,6 +28,8 @@ class TraceKind(IntEnum):
     """``detail`` is an EventKind, ``chunk`` and ``value`` belong to it."""
     DISCARD = 9
     """A copy of a chunk that had come already."""
+    PASS = 10
+    """A chunk of other ranks is handed to a link: ``value`` is sender × 65536 + receiver."""
 
 
 RECORD = np.dtype(

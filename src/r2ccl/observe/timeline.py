@@ -93,6 +93,8 @@ class Timeline:
             self._end_come(key, at, "")
         elif kind == TraceKind.DISCARD:
             self._mark((rail, peer, "received"), (at, "copy thrown away", args))
+        elif kind == TraceKind.PASS:
+            self._mark((rail, peer, "sent"), (at, f"passed on from {value >> 16} to {value & 0xFFFF}", args))
         elif kind == TraceKind.EVENT:
             self._event(at, EventKind(detail), peer, rail, chunk, value)
         elif kind == TraceKind.BEGIN:
@@ -127,6 +129,8 @@ class Timeline:
             args["cause"] = Cause(detail).name.lower()
         elif kind == EventKind.VERDICT:
             args["verdict"] = Verdict(detail).name.lower()
+        elif kind == EventKind.RELAY:
+            args = {"peer": peer, "by": value} if detail else {"peer": peer, "ends": True}
         self._mark(row, (at, kind.name.lower(), args))
         if kind == EventKind.REPAIRED:
             self._add(row, (at - value, at, "repair", {}))
@@ -168,7 +172,7 @@ class Timeline:
         if len(row) == 1:
             return str(row[0])
         rail, peer, what = row
-        name = self._rail_name(rail) if rail >= 0 else "?"
+        name = self._rail_name(rail) if rail >= 0 else "other ranks"
         if what == "links":
             return name + (f" with rank {peer}" if peer >= 0 else "") + ": link"
         return f"{name} {'to' if what == 'sent' else 'from'} rank {peer}"

@@ -33,7 +33,25 @@ enum class FrameKind : uint8_t {
   kStatusAsk = 20,     // where does the receiver stand? `token` comes back
   kStatusAnswer = 21,  // payload: its report, JSON (exec/sight.cc)
   kQuery = 11,         // asks for the credits (answered by kCredit per lane that moved)
+  kRelay = 21,  // a chunk on its way through other ranks: as kData; `token` is a relay_token, and `freed` how often
+                // it may still be passed on
+  kRelayControl = 22,  // likewise a control frame: payload: its header and its payload
+  kRelayRefused = 23,  // the receiver's kRelay or kRelayControl with this `token` and `freed` is not passed on; flags
+                       // 1: a chunk, named by `call`, `message` and `chunk`
 };
+
+// Frames with a payload that links treat as a chunk's: `landing` and `arrived`, not `control`.
+inline constexpr bool carries_chunk(FrameKind kind) noexcept {
+  return kind == FrameKind::kData || kind == FrameKind::kRelay;
+}
+
+// Of a frame on its way through other ranks: who said it, and to whom. Ranks have 16 bits there.
+inline constexpr uint32_t kMostRelayRanks = 1u << 16;
+inline constexpr uint32_t relay_token(int32_t from, int32_t to) noexcept {
+  return static_cast<uint32_t>(from) << 16 | static_cast<uint32_t>(to);
+}
+inline constexpr int32_t relay_from(uint32_t token) noexcept { return static_cast<int32_t>(token >> 16); }
+inline constexpr int32_t relay_to(uint32_t token) noexcept { return static_cast<int32_t>(token & 0xffff); }
 
 // Flag of a chunk: the sender's call waits for its acknowledgement.
 inline constexpr uint16_t kFrameAwaited = 1;

@@ -200,11 +200,13 @@ void Engine::chunk_done(Call& call, uint32_t op, uint32_t chunk) {
 
 // ---- sending -------------------------------------------------------------------------------------------------------
 
-// The link that would deliver `bytes` first; -1: none has room, or it is better to wait for one that has none now.
+// The link that would deliver `bytes` first; -1: none has room, or it is better to wait for one that has none now;
+// relay_index: none is left, but another rank can pass them on.
 // A slow link gets a chunk only if it delivers it before the others could deliver all that is still unsent ("earliest
 // completion first", Lim et al., 2017), so that it never holds up the end of a call.
 int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept {
   const auto n = static_cast<uint32_t>(peer.links.size());
+  if (!peer.failover.any_usable()) return relay_ready(peer) ? static_cast<int32_t>(relay_index(peer)) : -1;
   if (n == 1) {
     const bool room = peer.failover.usable(0) && !peer.links[0]->ended_ns && peer.links[0]->link->ready() &&
                       peer.ledger.count_on(0) < peer.shares.limit(0);
@@ -296,7 +298,7 @@ void Engine::pump(Peer& peer) {
   if (!immediate_) lift_all(peer);
   bool waits = false;
   for (bool more = true; more && !peer.blocked;) {
-    more = false;
+    more = write_passing(peer);
     if (current_ && pump_call(peer, *current_, &waits)) more = true;
     // Sends one after the other: a later one must not hold the credits that an earlier one needs.
     for (size_t i = 0; i < peer.p2p.size() && !peer.blocked; ++i) {
@@ -419,8 +421,9 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
   const uint64_t n = call.chunk_length(run, chunk);
   const int32_t l = pick_link(peer, static_cast<uint32_t>(n * run.wire_size), *unsent);
   if (l < 0) return false;
-  LinkSlot& slot = *peer.links[l];
-  Link& link = *slot.link;
+  LinkSlot* const slot = static_cast<uint32_t>(l) < peer.links.size() ? peer.links[l].get() : nullptr;
+  Link* const link = slot ? slot->link.get() : nullptr;  // none: by way of another rank
+  const int32_t rail = link ? static_cast<int32_t>(link->rail()) : -1;
   const uint8_t lane = call.lane_of(record);
   FrameHeader header{.kind = FrameKind::kData,
                      .lane = lane,
@@ -430,7 +433,7 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
                      .message = message_id(lane, call.plan->message[op]),
                      .chunk = chunk};
   const uint8_t* payload = run.src + call.chunk_first(chunk) * run.src_size;
-  const bool confirmed = settings_.failover && !link.lossless();
+  const bool confirmed = settings_.failover && !(link && link->lossless());
   Slot* const lifted = call.lifted.empty() ? nullptr : call.lift_of(run, chunk);
   Slot* copy = lifted;
   bool small = confirmed && run.elements * run.wire_size <= settings_.eager_bytes;
@@ -443,26 +446,26 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
   if (copy && copy->window >= 0) {
     header.flags = kFrameInWindow;
     header.token = peer.window->token_of(*copy);
-    ++counters_.window_chunks;
   }
   if (confirmed && !small) header.flags = kFrameAwaited;
-  if (confirmed) send_acks(peer, static_cast<uint32_t>(l), false);
+  if (confirmed && link) send_acks(peer, static_cast<uint32_t>(l), false);
   const Nanoseconds begin = trace_ ? monotonic_ns() : 0;
-  if (!link.write(header, payload)) {
+  if (!(link ? link->write(header, payload) : relay(peer, header, payload))) {
     if (copy && !lifted) peer.retained.give(copy);
     return false;
   }
   if (lifted) {
     call.lift_of(run, chunk) = nullptr;
     --peer.lifted;
+    if (lifted->window >= 0) ++counters_.window_chunks;
   }
   *unsent -= header.bytes;
   ++peer.sent[lane];
   if (lane != kLaneP2p) ++peer.outstanding;
   ++counters_.chunks_sent;
   if (trace_) {
-    trace_chunk(kTracePost, peer.rank, static_cast<int32_t>(link.rail()), header, begin);
-    if (!confirmed) trace_chunk(kTraceDone, peer.rank, static_cast<int32_t>(link.rail()), header);
+    trace_chunk(kTracePost, peer.rank, rail, header, begin);
+    if (!confirmed) trace_chunk(kTraceDone, peer.rank, rail, header);
   }
   if (confirmed) {
     run.state[chunk] = ChunkState::kLanding;  // posted
@@ -473,19 +476,21 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
     sent.op = op;
     sent.retained = copy;
     sent.posted_ns = monotonic_ns();
+    sent.through = link ? -1 : peer.relay.chosen;
+    sent.times = 1;
     peer.ledger.post(static_cast<uint32_t>(l), sent);
     if (!small) return true;
-  } else if (!link.written()) {
+  } else if (!link->written()) {
     run.state[chunk] = ChunkState::kLanding;
-    slot.writing_call = &call;
-    slot.writing_op = op;
-    slot.writing_chunk = chunk;
-    slot.writing_slot = copy;
+    slot->writing_call = &call;
+    slot->writing_op = op;
+    slot->writing_chunk = chunk;
+    slot->writing_slot = copy;
     return true;
   } else if (copy && copy->window < 0) {
     peer.retained.give(copy);
   }
-  if (link.take_wake_request()) peer.say({.kind = FrameKind::kWake});
+  if (link && link->take_wake_request()) peer.say({.kind = FrameKind::kWake});
   chunk_done(call, op, chunk);
   return true;
 }
@@ -497,15 +502,18 @@ void Engine::pump_replays(Peer& peer) {
       peer.blocked = true;
       return;
     }
-    const Sent& sent = peer.ledger.next_replay();
-    LinkSlot& slot = *peer.links[l];
-    if (!slot.link->write(sent.header, sent.payload)) {
+    Sent& sent = peer.ledger.next_replay();
+    LinkSlot* const slot = static_cast<uint32_t>(l) < peer.links.size() ? peer.links[l].get() : nullptr;
+    if (!(slot ? slot->link->write(sent.header, sent.payload) : relay(peer, sent.header, sent.payload))) {
       peer.blocked = true;
       return;
     }
     if (sent.owner) ++reinterpret_cast<Call*>(sent.owner)->replayed;
-    if (trace_) trace_chunk(kTraceReplay, peer.rank, static_cast<int32_t>(slot.link->rail()), sent.header);
-    slot.replayed_bytes += sent.header.bytes;
+    const int32_t rail = slot ? static_cast<int32_t>(slot->link->rail()) : -1;
+    if (trace_) trace_chunk(kTraceReplay, peer.rank, rail, sent.header);
+    if (slot) slot->replayed_bytes += sent.header.bytes;
+    sent.through = slot ? -1 : peer.relay.chosen;
+    sent.times = 1;
     ++counters_.replayed_chunks;
     const Nanoseconds now = monotonic_ns();
     LinkSlot& failed = *peer.links[sent.link];
@@ -594,6 +602,7 @@ bool Engine::abandon_landing(Peer& peer, const Target& t) {
 }
 
 uint8_t* Engine::landing(Link& link, const FrameHeader& h) noexcept {
+  if (h.kind == FrameKind::kRelay) return relay_landing(link, h);
   Peer& peer = *peers_[link.peer()];
   LinkSlot& slot = *peer.links[link.index];
   Target t;
@@ -619,6 +628,10 @@ uint8_t* Engine::landing(Link& link, const FrameHeader& h) noexcept {
 void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, bool landed) noexcept {
   Peer& peer = *peers_[link.peer()];
   LinkSlot& slot = *peer.links[link.index];
+  if (h.kind == FrameKind::kRelay) {
+    relay_arrived(link, h, payload);
+    return;
+  }
   if (status() != Status::OK) return;
   ++counters_.chunks_received;
   if (trace_) trace_chunk(kTraceArrive, peer.rank, static_cast<int32_t>(link.rail()), h);

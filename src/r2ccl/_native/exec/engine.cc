@@ -24,6 +24,8 @@ constexpr Nanoseconds kThreadSpinNs = 50'000;
 constexpr Nanoseconds kDeviceSpinNs = 500'000;
 // Ranks that share memory of GPUs close at about the same time.
 constexpr Nanoseconds kGoodbyeWaitNs = 200 * kMillisecond;
+// Whoever closes stays as long as chunks of others go through it, within its time to linger.
+constexpr Nanoseconds kPassedLatelyNs = 700 * kMillisecond;
 // So that the names of all chunks in flight on a link fit one control frame (2 x window x 16 bytes).
 constexpr uint64_t kMaxWindow = 400;
 constexpr uint32_t kSpinsBeforeYield = 64;
@@ -51,8 +53,8 @@ Engine::Engine(const r2ccl_settings& settings, Device& device)
   for (int32_t r = 0; r < settings.size; ++r) {
     if (r == settings.rank) continue;
     // The collectives' lanes have two windows together, and one chunk each; send and recv have one window.
-    peers_[r] =
-        std::make_unique<Peer>(*this, r, device_, settings.chunk_bytes, 3 * window_ + kLaneP2p, settings.eager_bytes);
+    peers_[r] = std::make_unique<Peer>(*this, r, device_, settings.chunk_bytes, 3 * window_ + kLaneP2p,
+                                       settings.eager_bytes, window_);
   }
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -133,6 +135,7 @@ Status Engine::start() {
     if (!peer->links.empty() && peer->shares.empty()) peer->shares.set(std::move(weights), {}, window_);
     for (uint32_t l = 0; l < peer->links.size(); ++l)
       if (!peer->failover.usable(l)) peer->shares.lose(l);
+    peer->ledger.add_link();  // relay_index: what goes round
   }
   if (!ok) return Status::INTERNAL;
   // The thread takes no signals: they belong to the program's own threads.
@@ -476,6 +479,7 @@ void Engine::flush_acks(bool idle) {
   size_t kept = 0;
   for (Peer* peer : ack_peers_) {
     bool all = true;
+    send_relayed_acks(*peer);
     for (uint32_t l = 0; l < peer->links.size(); ++l) {
       if (idle || peer->links[l]->acks.size() >= std::max(2u, window_ / 4)) {
         send_acks(*peer, l);
@@ -535,7 +539,7 @@ void Engine::close(Nanoseconds linger_ns) {
       Drive drive(*this);
       progress();
       if (status() != Status::OK) return true;
-      if (outstanding()) return false;
+      if (outstanding() || monotonic_ns() < passed_on_ns_ + kPassedLatelyNs) return false;
       for (auto& peer : peers_)
         if (peer && !peer->gone && !peer->said_goodbye && !peer->ledger.empty()) return false;
       return true;

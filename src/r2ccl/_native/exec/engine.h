@@ -16,6 +16,7 @@
 #include "exec/call.h"
 #include "exec/device_work.h"
 #include "exec/event_log.h"
+#include "exec/relay.h"
 #include "exec/sight.h"
 #include "exec/trace.h"
 #include "exec/window.h"
@@ -62,6 +63,9 @@ struct LinkSlot {
   Call* landing_call = nullptr;
   uint32_t landing_op = 0, landing_chunk = 0;
   Slot* landing_slot = nullptr;
+  // Chunks on their way through this rank, or from it by way of others: being read, and handed over for writing.
+  Slot* landing_relay = nullptr;
+  std::vector<Slot*> passing;
   // Without acknowledgements: the chunk that counts as sent once the link has written it.
   Call* writing_call = nullptr;
   uint32_t writing_op = 0, writing_chunk = 0;
@@ -69,13 +73,15 @@ struct LinkSlot {
 };
 
 struct Peer final : ArrivedSet {
-  Peer(Engine& e, int32_t r, Device& device, size_t slot_bytes, uint32_t slots, size_t eager_bytes) noexcept
+  Peer(Engine& e, int32_t r, Device& device, size_t slot_bytes, uint32_t slots, size_t eager_bytes,
+       uint32_t window) noexcept
       : engine(e),
         rank(r),
         failover(ledger, *this),
         staging(device, slot_bytes, slots),
         retained(device, device.immediate() ? std::max<size_t>(eager_bytes, 64) : slot_bytes,
-                 device.immediate() ? slots : slots + kLaneP2p) {}
+                 device.immediate() ? slots : slots + kLaneP2p),
+        relay(device, slot_bytes, window) {}
   bool arrived(const ChunkId& id) const noexcept override;
   // Over the control socket. False: it is closed, or broken.
   bool say(const FrameHeader& header, const void* payload = nullptr) noexcept {
@@ -98,6 +104,7 @@ struct Peer final : ArrivedSet {
   // Retained: what was sent, or is about to be, and must not change: copies of small messages; of all, where links
   // cannot read the memory of the call.
   SlotPool staging, retained;
+  Relay relay;
   uint32_t lifted = 0;   // slots that hold, or will hold, what has not been sent yet
   uint32_t lifting = 0;  // of these, the ones that the device is still filling
   bool starved = false;  // there was no slot for what could have been lifted
@@ -360,6 +367,42 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void heard(Peer& peer, Nanoseconds now) noexcept;
   void compare_if_stuck(Nanoseconds now);
 
+  // relay.cc
+  uint32_t relay_index(const Peer& peer) const noexcept { return static_cast<uint32_t>(peer.links.size()); }
+  bool may_go_round(const Peer& peer) const noexcept;
+  bool cut_off(const Peer& peer) const noexcept { return may_go_round(peer) && !peer.failover.any_usable(); }
+  static bool has_way(const Peer& peer) noexcept;
+  bool may_lead_round(const Peer& peer) const noexcept;
+  bool says_nothing(const Peer& peer, Nanoseconds now) const noexcept;
+  bool likely_reaches(int32_t rank, int32_t to) const noexcept;
+  Peer* pick_relay(const Peer& to, int32_t from, int32_t by, uint32_t most_handed, uint32_t most_passes,
+                   uint32_t* passes) noexcept;
+  bool relay_ready(Peer& to) noexcept;
+  bool relay(Peer& to, const FrameHeader& header, const uint8_t* payload, int32_t before = -1);
+  void relay_control(Peer& to, const FrameHeader& header, const void* payload);
+  Peer& relay_owner(uint32_t token) noexcept;
+  void give_relayed(Slot* slot);
+  void hand_control(Peer& next, const FrameHeader& header, const void* payload);
+  bool write_passing(Peer& next);
+  void settle_passing(LinkSlot& slot);
+  void drop_passing(LinkSlot& slot);
+  void drop_queue(Peer& next);
+  bool relay_makes_sense(const Peer& by, const FrameHeader& header) const noexcept;
+  Peer* next_hop(const Peer& by, const FrameHeader& header, uint32_t* passes) noexcept;
+  void refuse_relay(Peer& by, const FrameHeader& header);
+  void relay_refused(Peer& by, const FrameHeader& header);
+  uint8_t* relay_landing(Link& link, const FrameHeader& header) noexcept;
+  void relay_arrived(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept;
+  void relay_taken_in(Peer& peer, const FrameHeader& header, const uint8_t* payload);
+  Slot* take_relayed(Peer& by, const FrameHeader& header, const uint8_t* payload, Slot* slot);
+  void relay_frame(Peer& by, const FrameHeader& header, const uint8_t* payload);
+  void relay_control_taken_in(Peer& by, const FrameHeader& header, const uint8_t* payload);
+  void relay_heard(Peer& peer, const Peer& by, Nanoseconds now);
+  void relay_confirmed(Peer& peer, const Sent& sent);
+  bool resend(Peer& peer, Sent& sent, Nanoseconds now);
+  void send_relayed_acks(Peer& peer);
+  void tick_relay(Peer& peer, Nanoseconds now);
+
   // control.cc
   void control_ended(Peer& peer, int error);
   void tick_control(Peer& peer, bool any_usable, Nanoseconds now);
@@ -372,6 +415,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   template <class F>
   void each_link_over(uint32_t rail, F&& f);
   Nanoseconds heard_elsewhere(const Peer& peer, uint32_t link) const noexcept;
+  Nanoseconds heartbeat_every() const noexcept;
   void tick_heartbeat(Peer& peer, uint32_t link, Nanoseconds now);
   void begin_diagnosis(Peer& peer, uint32_t link, Nanoseconds now);
   void examine(uint32_t rail, int32_t host, Nanoseconds now);
@@ -413,6 +457,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // trace.cc
   void trace_chunk(uint16_t kind, int32_t peer, int32_t rail, const FrameHeader& header, Nanoseconds at = 0,
                    uint16_t detail = 0) noexcept;
+  void trace_pass(int32_t peer, int32_t rail, const FrameHeader& header) noexcept;
   void trace_call(uint16_t kind, const Call& call, uint16_t detail) noexcept;
   void event(uint32_t kind, int32_t peer, int32_t rail, uint32_t detail, uint64_t value);
 
@@ -461,6 +506,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::vector<Call*> finishing_;
   std::vector<Peer*> memory_peers_;
   std::vector<Peer*> ack_peers_;
+  int32_t last_relay_ = 0;             // asked to pass something on
+  std::vector<uint32_t> host_handed_;  // of pick_relay
+  Nanoseconds passed_on_ns_ = 0;       // when a chunk of other ranks last went through here
+  std::vector<uint32_t> rail_first_;   // by rank: where its rails begin in health_; empty: no agreement
+  std::vector<uint8_t> health_;        // as last agreed
   uint32_t poll_count_ = 0;
   Nanoseconds next_tick_ns_ = 0, last_tick_ns_ = 0;
   Pauses pauses_;

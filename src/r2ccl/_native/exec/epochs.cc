@@ -1,5 +1,6 @@
 // The engine's part in the agreement on the health of rails (flow/agreement.h). Which plan a call takes is decided when
 // it is submitted, so all of it is under submit_mutex_.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -18,6 +19,9 @@ void Engine::set_rails(const uint32_t* rails) {
   agreement_ = std::make_unique<Agreement>(settings_.rank,
                                            std::vector<uint32_t>(rails, rails + static_cast<size_t>(settings_.size)));
   levels_dirty_ = true;
+  rail_first_.assign(1, 0);
+  for (int32_t r = 0; r < settings_.size; ++r) rail_first_.push_back(rail_first_.back() + rails[r]);
+  health_.assign(rail_first_.back(), Agreement::kWhole);
 }
 
 // Whether a collective may be submitted that was planned for `planned`; if not, *instead says for which epoch it must
@@ -73,8 +77,10 @@ void Engine::with_agreement(F&& f) {
     epoch_before = agreement_->epoch();
     f(*agreement_, [&](int32_t to, const AgreementMessage& m, bool again) { out.push_back({to, m, again}); });
     epoch_now = agreement_->epoch();
-    if (epoch_now != epoch_before)
-      for (uint8_t level : agreement_->find(epoch_now)->health) down += level == 0;
+    if (epoch_now != epoch_before) {
+      health_ = agreement_->find(epoch_now)->health;
+      down = static_cast<size_t>(std::count(health_.begin(), health_.end(), 0));
+    }
     if (frozen && !agreement_->frozen()) thaw_cv_.notify_all();
   }
   if (epoch_now != epoch_before) event(kEventEpoch, -1, -1, static_cast<uint32_t>(down), epoch_now);

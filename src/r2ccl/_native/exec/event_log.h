@@ -29,7 +29,8 @@ enum EventKind : uint32_t {
   kEventEpoch = 16,          // all ranks have agreed on the health of rails; value: epoch, detail: rails that are down
   kEventPlan = 17,           // a plan was made anew: reported by the planner, in Python
   kEventVerdict = 15,        // what failed; detail: Verdict, value: Diagnosis::evidence
-  kEventReplaySent = 24,     // the first chunk of a replay was handed to a link; value: nanoseconds since the suspicion
+  kEventRelay = 25,       // frames to and from the peer go by way of other ranks; detail: 1 begins, 0 ends; value: rank
+  kEventReplaySent = 24,  // the first chunk of a replay was handed to a link; value: nanoseconds since the suspicion
 };
 enum SuspicionCause : uint32_t {
   kCauseSocket = 1,

@@ -72,26 +72,30 @@ void Engine::each_link_over(uint32_t rail, F&& f) {
 // ---- signs of life -------------------------------------------------------------------------------------------------
 
 Nanoseconds Engine::heard_elsewhere(const Peer& peer, uint32_t link) const noexcept {
-  Nanoseconds heard = peer.control_heard_ns;
+  Nanoseconds heard = std::max(peer.control_heard_ns, peer.relay.heard_ns);
   for (uint32_t l = 0; l < peer.links.size(); ++l)
     if (l != link) heard = std::max(heard, peer.links[l]->heard_ns);
   return heard;
 }
 
+// How often a link that carries nothing is asked; 0: never.
+Nanoseconds Engine::heartbeat_every() const noexcept {
+  if (!settings_.heartbeat_ns || !settings_.failover) return 0;
+  return std::max<Nanoseconds>(settings_.heartbeat_ns, polled_.size() * kHeartbeatPerLinkNs);
+}
+
 // A link that carries nothing is found dead before the next call needs it.
 void Engine::tick_heartbeat(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
-  const Nanoseconds every = settings_.heartbeat_ns && settings_.failover
-                                ? std::max(settings_.heartbeat_ns, polled_.size() * kHeartbeatPerLinkNs)
-                                : 0;
   const auto elsewhere = [&] { return heard_elsewhere(peer, l); };
-  switch (slot.heartbeat.step(now, slot.heard_ns, elsewhere, every, 2 * settings_.stall_floor_ns)) {
+  switch (slot.heartbeat.step(now, slot.heard_ns, elsewhere, heartbeat_every(), 2 * settings_.stall_floor_ns)) {
     case Heartbeat::Verdict::kFine:
       return;
     case Heartbeat::Verdict::kPing: {
       const FrameHeader ping{.kind = FrameKind::kPing, .token = ++peer.ping_token};
       slot.link->say(ping);
       peer.say(ping);
+      if (says_nothing(peer, now)) relay_control(peer, ping, nullptr);
       return;
     }
     case Heartbeat::Verdict::kSuspect:

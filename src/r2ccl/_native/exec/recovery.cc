@@ -94,6 +94,7 @@ void Engine::send_all_acks() {
   for (auto& peer : peers_) {
     if (!peer) continue;
     for (uint32_t l = 0; l < peer->links.size(); ++l) send_acks(*peer, l);
+    send_relayed_acks(*peer);
   }
 }
 
@@ -123,6 +124,8 @@ void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
     peer.links[sent.link]->detector.acknowledged(now, sent.posted_ns);
     // Acknowledgements of small messages wait for company: their time says nothing about the link.
     if (sent.owner) peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
+  } else {
+    relay_confirmed(peer, sent);
   }
   acknowledged(peer, sent);
 }
@@ -155,6 +158,10 @@ void Engine::on_control(int32_t rank, const FrameHeader& h, const uint8_t* paylo
 }
 
 void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const uint8_t* payload) {
+  if (h.kind == FrameKind::kRelayControl || h.kind == FrameKind::kRelayRefused) {
+    relay_frame(peer, h, payload);
+    return;
+  }
   if (h.kind == FrameKind::kGoodbye) {  // also when this rank has ended: it must not take the peer's end for a death
     goodbye(peer, h, payload);
     return;
@@ -168,7 +175,8 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
   heard(peer, now);
   switch (h.kind) {
     case FrameKind::kAck:
-      for (const ChunkId& id : ids_of(h, payload)) acknowledge(peer, static_cast<uint32_t>(std::max(via, 0)), id);
+      for (const ChunkId& id : ids_of(h, payload))
+        acknowledge(peer, via == kViaRelay ? relay_index(peer) : static_cast<uint32_t>(std::max(via, 0)), id);
       peer.failover.close_repairs(now, &peer.actions);
       carry_out(peer);
       break;
@@ -374,6 +382,7 @@ void Engine::fence(Peer& peer, uint32_t l) {
     peer.give_back(slot.landing_slot);
     slot.landing_slot = nullptr;
   }
+  drop_passing(slot);
   slot.acks.clear();                                        // the answer to the peer's notice says it all
   const std::vector<ChunkId> others = slot.detours.take();  // not so of chunks that came over other links
   for (uint32_t o = 0; o < peer.links.size(); ++o) {
@@ -385,21 +394,27 @@ void Engine::fence(Peer& peer, uint32_t l) {
 
 // A control frame over the path by which the question came: a link, or the control socket.
 void Engine::answer(Peer& peer, int32_t via, const FrameHeader& h, const void* payload) {
-  if (via < 0) {
+  if (via == kViaRelay) {
+    relay_control(peer, h, payload);
+  } else if (via < 0) {
     peer.say(h, payload);
   } else if (peer.failover.live(static_cast<uint32_t>(via))) {
     peer.links[via]->link->say(h, payload);
   }
 }
 
-// A control frame over every path that lives: the control socket and all usable links.
+// A control frame over every path that lives: the control socket and all usable links. Without a link, and where all of
+// these have been silent, so that they may be dead without anybody knowing, by way of another rank as well.
 void Engine::spread(Peer& peer, const FrameHeader& h, const void* payload, int32_t except_link) {
   peer.say(h, payload);
+  bool direct = false;
   for (uint32_t l = 0; l < peer.links.size(); ++l) {
     LinkSlot& slot = *peer.links[l];
     if (static_cast<int32_t>(l) == except_link || !peer.failover.usable(l) || slot.ended_ns) continue;
     slot.link->say(h, payload);
+    direct = true;
   }
+  if (!direct || says_nothing(peer, monotonic_ns())) relay_control(peer, h, payload);
 }
 
 // ---- peers ---------------------------------------------------------------------------------------------------------
@@ -463,7 +478,7 @@ void Engine::compare_if_stuck(Nanoseconds now) {
   stuck_asked_ns_ = now;
   const FrameHeader h{.kind = FrameKind::kCompare, .bytes = sizeof current_->info, .call = current_->sequence};
   for (auto& peer : peers_)
-    if (peer) peer->say(h, &current_->info);
+    if (peer && !peer->say(h, &current_->info) && cut_off(*peer)) relay_control(*peer, h, &current_->info);
 }
 
 void Engine::tick(Nanoseconds now) {
@@ -518,7 +533,10 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
       slot.detector.progress(now, slot.link->progress(), oldest, slot.link->round_trip_ns());
     uint32_t others = 0;
     for (uint32_t o = 0; o < peer.links.size(); ++o) others += o != l && peer.failover.usable(o);
-    switch (slot.detector.step(now, oldest, elsewhere, peer.alive_since_ns, others == 0, peer.paused_ns)) {
+    const Nanoseconds times = others > 0             ? 1
+                              : may_lead_round(peer) ? StallDetector::kLastRail
+                                                     : StallDetector::kLastLink;
+    switch (slot.detector.step(now, oldest, elsewhere, peer.alive_since_ns, times, peer.paused_ns)) {
       case StallDetector::Verdict::kFine:
         break;
       case StallDetector::Verdict::kAskPeer:
@@ -532,6 +550,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
   peer.failover.tick(now, &peer.actions);
   carry_out(peer);
   if (peer.links.size() > 1 && !peer.ledger.empty()) relieve(peer, now);
+  tick_relay(peer, now);
 
   if (peer.said_goodbye) {
     if (now - peer.goodbye_ns < kClosedGraceNs || alarm_.active || !needs(peer)) return;
@@ -545,7 +564,8 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
     }
     return;
   }
-  // No rail is left: calls stall for outage_ns, in case one returns.
+  any_usable |= peer.relay.open;
+  // No rail is left, and no way round: calls stall for outage_ns, in case one returns.
   if (any_usable) {
     if (peer.outage_since_ns) event(kEventOutageEnd, peer.rank, -1, 0, now - peer.outage_since_ns);
     peer.outage_since_ns = 0;
@@ -565,6 +585,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
     peer.queried_ns = now;
     // Not over links with chunks in flight: the bytes would look like progress of those.
     peer.say({.kind = FrameKind::kQuery});
+    if (cut_off(peer)) relay_control(peer, {.kind = FrameKind::kQuery}, nullptr);
     for (uint32_t l = 0; l < peer.links.size(); ++l) {
       if (!peer.failover.usable(l) || !peer.ledger.empty(l)) continue;
       peer.links[l]->link->say({.kind = FrameKind::kQuery});

@@ -220,6 +220,10 @@ bool Engine::ask(Peer& peer, uint32_t token, bool over_links) {
     slot.link->say(h);
     any = true;
   }
+  if (!any && cut_off(peer)) {
+    relay_control(peer, h, nullptr);
+    any = true;
+  }
   return any;
 }
 

@@ -39,6 +39,12 @@ void Engine::trace_chunk(uint16_t kind, int32_t peer, int32_t rail, const FrameH
                .detail = detail});
 }
 
+// A chunk of other ranks.
+void Engine::trace_pass(int32_t peer, int32_t rail, const FrameHeader& h) noexcept {
+  trace_chunk(kTracePass, peer, rail, h);
+  trace_->last().value = h.token;
+}
+
 void Engine::trace_call(uint16_t kind, const Call& call, uint16_t detail) noexcept {
   const bool receives = call.p2p() && !call.plan->receives.empty();
   r2ccl_trace_record r{};
@@ -67,7 +73,7 @@ void Engine::counters(r2ccl_counters* out) {
   out->events_dropped = events_.dropped();
   out->staging_bytes = 0;
   for (auto& peer : peers_)
-    if (peer) out->staging_bytes += peer->staging.bytes() + peer->retained.bytes();
+    if (peer) out->staging_bytes += peer->staging.bytes() + peer->retained.bytes() + peer->relay.slots.bytes();
 }
 
 uint32_t Engine::links(r2ccl_link_stats* out, uint32_t capacity) {

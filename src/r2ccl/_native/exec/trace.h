@@ -12,7 +12,7 @@ namespace r2ccl {
 
 // Numbers known to r2ccl/observe/records.py.
 enum TraceKind : uint16_t {
-  kTracePost = 1,     // a chunk is handed to a link
+  kTracePost = 1,     // a chunk is handed to a link; rail -1: to another rank, to be passed on
   kTraceReplay = 2,   // once more, after its link failed or became slow (detail 1)
   kTraceDone = 3,     // acknowledged; without acknowledgements: written
   kTraceArrive = 4,   // a chunk has come
@@ -21,6 +21,7 @@ enum TraceKind : uint16_t {
   kTraceEnd = 7,      // detail: status
   kTraceEvent = 8,    // detail: EventKind, chunk: its detail, value: its value
   kTraceDiscard = 9,  // a copy of a chunk that had come already
+  kTracePass = 10,    // a chunk of other ranks is handed to a link; value: relay_token
 };
 
 class TraceRing {
@@ -31,6 +32,7 @@ class TraceRing {
     ring_[static_cast<size_t>(written_ % ring_.size())] = record;
     ++written_;
   }
+  r2ccl_trace_record& last() noexcept { return ring_[static_cast<size_t>((written_ - 1) % ring_.size())]; }
   uint64_t size() const noexcept { return std::min<uint64_t>(written_, ring_.size()); }
   uint64_t dropped() const noexcept { return written_ - size(); }
   // All that is kept, oldest first; `out` has room for size() records.

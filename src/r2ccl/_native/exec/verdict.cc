@@ -34,7 +34,7 @@ void Engine::fail(Status status, const std::string& text) {
 
 void Engine::say_goodbye(uint16_t status, const std::string& words) {
   for (auto& peer : peers_) {
-    if (!peer || !peer->control || !peer->control->open()) continue;
+    if (!peer || peer->gone) continue;
     uint64_t receives;
     {
       std::lock_guard lock(submit_mutex_);
@@ -45,13 +45,13 @@ void Engine::say_goodbye(uint16_t status, const std::string& words) {
     for (const Call* call : late_p2p_)
       if (call->peer == peer->rank && !call->plan->receives.empty()) receives = std::min(receives, call->sequence);
     const size_t n = std::min<size_t>(words.size(), 1000);
-    peer->control->send({.kind = FrameKind::kGoodbye,
-                         .flags = status,
-                         .bytes = static_cast<uint32_t>(n),
-                         .call = finished_,
-                         .message = static_cast<uint32_t>(receives),
-                         .token = device_work_ == 0 && (status != 0 || !outstanding()) ? kGoodbyeSettled : 0},
-                        words.data());
+    const FrameHeader h{.kind = FrameKind::kGoodbye,
+                        .flags = status,
+                        .bytes = static_cast<uint32_t>(n),
+                        .call = finished_,
+                        .message = static_cast<uint32_t>(receives),
+                        .token = device_work_ == 0 && (status != 0 || !outstanding()) ? kGoodbyeSettled : 0};
+    if (!peer->say(h, words.data()) && cut_off(*peer)) relay_control(*peer, h, words.data());
   }
 }
 
@@ -62,6 +62,7 @@ void Engine::end_all() {
     for (auto& peer : peers_) {
       if (!peer) continue;
       for (uint32_t l = 0; l < peer->links.size(); ++l) fence(*peer, l);
+      drop_queue(*peer);
       for (const ChunkId& id : peer->ledger.all()) {
         Sent sent;
         peer->ledger.acknowledge(id, 0, &sent);

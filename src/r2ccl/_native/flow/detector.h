@@ -54,10 +54,11 @@ class StallDetector {
   // oldest_posted_ns: of the chunks in flight on the link, 0 when there is none.
   // heard_elsewhere_ns: when anything came from the peer over another path.
   // alive_since_ns: since when the peer has been heard without a long break: its own pauses are not the link's.
-  // last: no other link to the peer is in use, so that a suspicion would help nobody soon.
-  // peer_paused_ns: how long the peer did not run, of late.
+  // times: how much longer it gets: kLastLink when a suspicion would help nobody soon, since no other link to the peer
+  // is in use; kLastRail when other ranks could pass on what is for the peer. peer_paused_ns: how long the peer did not
+  // run, of late.
   Verdict step(Nanoseconds now, Nanoseconds oldest_posted_ns, Nanoseconds heard_elsewhere_ns,
-               Nanoseconds alive_since_ns = 0, bool last = false, Nanoseconds peer_paused_ns = 0) noexcept {
+               Nanoseconds alive_since_ns = 0, Nanoseconds times = 1, Nanoseconds peer_paused_ns = 0) noexcept {
     if (oldest_posted_ns == 0 || now <= oldest_posted_ns) {
       excused_ns_ = 0;
       return Verdict::kFine;
@@ -70,8 +71,7 @@ class StallDetector {
     // So often that the peer's answers are no break in what is heard of it, however long the limit has become: each
     // break would make the count of its silence begin anew, for ever.
     const bool asked = asked_ns_ + std::min(limit, floor_ns_) / 2 > now && asked_ns_ >= oldest_posted_ns;
-    if (silent >= (last ? kLastLinkFactor * limit : limit) && heard_elsewhere_ns + limit / 2 > now)
-      return Verdict::kSuspect;
+    if (silent >= times * limit && heard_elsewhere_ns + limit / 2 > now) return Verdict::kSuspect;
     if (asked) return Verdict::kFine;
     asked_ns_ = now;
     return Verdict::kAskPeer;
@@ -84,7 +84,7 @@ class StallDetector {
            silent_ns(now, oldest_posted_ns) < limit_ns();
   }
 
-  static constexpr Nanoseconds kPatience = 32, kLastLinkFactor = 16;
+  static constexpr Nanoseconds kPatience = 32, kLastLink = 16, kLastRail = 4;
 
  private:
   void moved(Nanoseconds now, Nanoseconds since_ns) noexcept {

@@ -23,8 +23,10 @@ struct Sent {
   Slot* retained;  // the copy that payload points to, or nullptr
   Nanoseconds posted_ns;
   uint32_t link;
-  int32_t next;  // links of the intrusive list, by index
-  bool replay;   // it was on a link that failed
+  int32_t next;     // links of the intrusive list, by index
+  bool replay;      // it was on a link that failed
+  int32_t through;  // sent by way of other ranks: the one it was handed to, or the peer itself, when last sent straight
+  uint32_t times;   // how often, then
 
   ChunkId id() const noexcept { return {header.call, header.message, header.chunk}; }
 };
@@ -57,6 +59,12 @@ class SendLedger {
   // Everything in flight on a link, oldest first.
   void collect(uint32_t link, std::vector<ChunkId>* ids) const {
     for (int32_t i = lists_[link].head; i != kNone; i = pool_[i].next) ids->push_back(pool_[i].id());
+  }
+
+  // f(entry) for everything in flight on a link, oldest first. It may change posted_ns, through and times.
+  template <class F>
+  void each_on(uint32_t link, F&& f) {
+    for (int32_t i = lists_[link].head; i != kNone; i = pool_[i].next) f(pool_[i]);
   }
 
   // Everything that is not yet known to have arrived.
@@ -102,7 +110,7 @@ class SendLedger {
 
   bool has_replay() const noexcept { return replay_.head != kNone; }
   // Its link is still the one that failed.
-  const Sent& next_replay() const noexcept { return pool_[replay_.head]; }
+  Sent& next_replay() noexcept { return pool_[replay_.head]; }
   // The next chunk to replay was handed to another link.
   void reposted(uint32_t link, Nanoseconds now) {
     const int32_t i = replay_.head;

@@ -63,7 +63,7 @@ class LoopbackLink final : public Link {
         } else {
           m = std::move(in_->queue.front());
           in_->queue.pop_front();
-          if (m.header.kind == FrameKind::kData) ++in_->taken;
+          if (carries_chunk(m.header.kind)) ++in_->taken;
         }
       }
       if (m.header.kind == FrameKind{}) {
@@ -73,7 +73,7 @@ class LoopbackLink final : public Link {
       }
       any = true;
       rx_ += m.header.bytes;
-      if (m.header.kind == FrameKind::kData) {
+      if (carries_chunk(m.header.kind)) {
         events.arrived(*this, m.header, m.payload.data(), false);
       } else {
         events.control(*this, m.header, m.payload.data());

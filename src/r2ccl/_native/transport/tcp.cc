@@ -91,10 +91,10 @@ class TcpLink final : public Link {
   struct Adapter final : FrameSink {
     Adapter(TcpLink& l, LinkEvents& e) noexcept : link(l), events(e) {}
     uint8_t* landing(const FrameHeader& h) noexcept override {
-      return h.kind == FrameKind::kData ? events.landing(link, h) : nullptr;
+      return carries_chunk(h.kind) ? events.landing(link, h) : nullptr;
     }
     void frame(const FrameHeader& h, const uint8_t* payload, bool landed) noexcept override {
-      if (h.kind == FrameKind::kData) {
+      if (carries_chunk(h.kind)) {
         events.arrived(link, h, payload, landed);
       } else if (payload || h.bytes == 0) {
         events.control(link, h, payload);

@@ -17,7 +17,7 @@ class Link;
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
-  // Where the payload of a data frame shall be stored as it comes; nullptr: discard it.
+  // Where the payload of a data frame (carries_chunk) shall be stored as it comes; nullptr: discard it.
   virtual uint8_t* landing(Link& link, const FrameHeader& header) noexcept = 0;
   // A data frame is here. landed: the payload lies where `landing` said; else it is a view valid during the call, or
   // nullptr when it was discarded.

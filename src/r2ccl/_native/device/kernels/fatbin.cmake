@@ -30,7 +30,7 @@ if(NOT R2CCL_NVCC)
 endif()
 
 execute_process(COMMAND ${R2CCL_NVCC} --list-gpu-arch OUTPUT_VARIABLE r2ccl_known RESULT_VARIABLE r2ccl_failed)
-execute_process(COMMAND ${R2CCL_NVCC} --help OUTPUT_VARIABLE r2ccl_nvcc_help ERROR_QUIET)
+execute_process(COMMAND ${R2CCL_NVCC} --version OUTPUT_VARIABLE r2ccl_nvcc_version ERROR_QUIET)
 if(r2ccl_failed)
   if(R2CCL_CUDA STREQUAL "ON")
     message(FATAL_ERROR "${R2CCL_NVCC} does not run")
@@ -51,7 +51,8 @@ endif()
 list(APPEND r2ccl_gencode -gencode arch=compute_${r2ccl_newest},code=compute_${r2ccl_newest})
 # No contraction, as on the host: the same inputs give the same bits.
 set(r2ccl_nvcc_options -std=c++20 -O3 -fmad=false --threads 0 -ccbin ${CMAKE_CXX_COMPILER})
-if(r2ccl_nvcc_help MATCHES "--compress-mode")
+# Smaller. Drivers of CUDA 12 need not know the format; those that load what CUDA 13 compiled do.
+if(r2ccl_nvcc_version MATCHES "release ([0-9]+)" AND CMAKE_MATCH_1 GREATER_EQUAL 13)
   list(APPEND r2ccl_nvcc_options --compress-mode=size)
 endif()
 
