@@ -171,9 +171,9 @@ R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t
 R2CCL_API int32_t r2ccl_set_host(r2ccl_engine*, int32_t peer, int32_t host);
 // How chunks for a peer divide over its links: (links + 1) x links fractions, healthy, then after the loss of each.
 R2CCL_API int32_t r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
-// Between GPUs of one host: memory of this rank's device (from r2ccl_device_allocate, r2ccl_window_bytes long; the engine
-// releases it) that the peer's device may write, and the peer's as this rank's device reaches it; NULL: none. 0 bytes: no
-// window with this peer.
+// Between GPUs of one host: memory of this rank's device (from r2ccl_device_allocate, r2ccl_window_bytes long; the
+// engine releases it) that the peer's device may write, and the peer's as this rank's device reaches it; NULL: none. 0
+// bytes: no window with this peer.
 R2CCL_API uint64_t r2ccl_window_bytes(r2ccl_engine*, int32_t peer);
 R2CCL_API int32_t r2ccl_set_window(r2ccl_engine*, int32_t peer, void* own, void* theirs);
 // How many rails each rank has (size entries): all ranks agree on their health from then on, in epochs.
@@ -200,8 +200,8 @@ R2CCL_API uint32_t r2ccl_epoch(r2ccl_engine*);
 R2CCL_API size_t r2ccl_health(r2ccl_engine*, uint32_t epoch, uint8_t* out, size_t capacity);
 // Nobody will wait for the ticket: it is freed when the call is done.
 R2CCL_API void r2ccl_detach(r2ccl_engine*, uint64_t ticket);
-// Of a call that was ordered on a stream: what is put on this other one from now on waits until the call has ended, well
-// or not. INVALID_ARGUMENT: the stream cannot be held.
+// Of a call that was ordered on a stream: what is put on this other one from now on waits until the call has ended,
+// well or not. INVALID_ARGUMENT: the stream cannot be held.
 R2CCL_API int32_t r2ccl_hold(r2ccl_engine*, uint64_t ticket, void* stream);
 
 // Text of the error the engine is in, or of what a running call waits for (ticket 0: the collective

@@ -50,8 +50,8 @@ struct Options {
   std::vector<std::string> scripts;  // by rank; missing: none
   std::vector<std::pair<int, int>> no_control = {}, no_links = {},
                                    in_memory = {};  // pairs of ranks, the lower one first
-  std::vector<Device*> devices;      // by rank; missing: the host
-  bool windows = false;              // between devices that reach each other's memory
+  std::vector<Device*> devices;                     // by rank; missing: the host
+  bool windows = false;                             // between devices that reach each other's memory
 };
 
 inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
