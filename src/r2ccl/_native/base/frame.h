@@ -89,6 +89,10 @@ inline constexpr int32_t relay_to(uint32_t token) noexcept { return static_cast<
 
 // Flag of a chunk: the sender's call waits for its acknowledgement.
 inline constexpr uint16_t kFrameAwaited = 1;
+// Of a chunk: no payload follows. It lies in a slot of the receiver's window, which `token` names.
+inline constexpr uint16_t kFrameInWindow = 2;
+// Of a goodbye: no device of the sender's writes to the receiver's window any more.
+inline constexpr uint32_t kGoodbyeSettled = 1;
 
 struct FrameHeader {
   uint32_t magic = kFrameMagic;
