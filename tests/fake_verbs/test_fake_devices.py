@@ -127,7 +127,7 @@ def test_a_late_write_meets_the_fence(write: int, size: int, over_fake_verbs: Pa
 
 def test_a_late_write_that_lands_before_the_fence(over_fake_verbs: Path) -> None:
     """It is counted as arrived, or thrown away as a copy: never both applied."""
-    under("device=fake1 rank=1 kind=late error_ms=30 delay_ms=10 after_writes=25", back=True)
+    under("device=fake1 rank=1 kind=late error_ms=400 delay_ms=10 after_writes=25", back=True)
     assert_struck(over_fake_verbs, "late")
     assert any("late write sent" in line for line in lines(over_fake_verbs)), lines(over_fake_verbs)
 

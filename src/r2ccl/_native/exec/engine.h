@@ -366,6 +366,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void acknowledge(Peer& peer, uint32_t link, const ChunkId& id);
   void acknowledged(Peer& peer, const Sent& sent);
   void send_acks(Peer& peer, uint32_t link, bool flush = true);
+  void tell_detoured(Peer& peer, int32_t via);
   uint32_t ack_link(Peer& peer, uint32_t link) noexcept;
   void send_all_credits(Peer& peer);
   void send_all_acks();

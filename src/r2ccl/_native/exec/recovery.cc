@@ -63,6 +63,19 @@ void Engine::send_acks(Peer& peer, uint32_t l, bool flush) {
   if (flush || via != l) slot.link->flush();
 }
 
+// A peer that asks may miss acknowledgements that took another link than their chunks, and are lost with it: it would
+// take the link of the chunks for dead.
+void Engine::tell_detoured(Peer& peer, int32_t via) {
+  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    if (static_cast<int32_t>(l) == via) continue;
+    const std::vector<ChunkId> all = on_wire(peer.links[l]->detours.take());
+    for (size_t at = 0; at < all.size(); at += kMaxIdsPerFrame) {
+      const size_t n = std::min(all.size() - at, kMaxIdsPerFrame);
+      answer(peer, via, {.kind = FrameKind::kAck, .bytes = static_cast<uint32_t>(n * sizeof(ChunkId))}, &all[at]);
+    }
+  }
+}
+
 // Acknowledgements return over the link that brought the chunks, unless they would wait there behind chunks for long:
 // the sender would take the link for slower than it is.
 uint32_t Engine::ack_link(Peer& peer, uint32_t l) noexcept {
@@ -115,6 +128,7 @@ void Engine::note_credit(Peer& peer, uint8_t lane, uint32_t freed) {
   if (peer.blocked) mark_dirty(peer);
 }
 
+// link: over which it came; any other number: over none.
 void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
   Sent sent;
   if (!peer.ledger.acknowledge(id, link, &sent)) return;
@@ -180,7 +194,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
   switch (h.kind) {
     case FrameKind::kAck:
       for (const ChunkId& id : ids_of(h, payload))
-        acknowledge(peer, via == kViaRelay ? relay_index(peer) : static_cast<uint32_t>(std::max(via, 0)), id);
+        acknowledge(peer, via == kViaRelay ? relay_index(peer) : static_cast<uint32_t>(via), id);
       peer.failover.close_repairs(now, &peer.actions);
       carry_out(peer);
       break;
@@ -190,6 +204,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
     case FrameKind::kPing: {
       const auto paused = static_cast<uint32_t>(pauses_.within(now, 4 * settings_.stall_floor_ns) / 1000);
       answer(peer, via, {.kind = FrameKind::kPong, .freed = paused, .token = h.token});
+      tell_detoured(peer, via);
       break;
     }
     case FrameKind::kPong:
