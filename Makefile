@@ -27,11 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 NATIVE_SOURCES := $(shell find src include CMakeLists.txt -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cuh' -o -name '*.cu' \
-<<<<<<< HEAD
-	-o -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name CMakeLists.txt)
-=======
 	-o -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name CMakeLists.txt -o -name '*.cmake')
->>>>>>> cuda-device
 CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cuh' -o -name '*.cu')
 CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi')
 PYTHON_DIRS := src tests tools $(wildcard perf)
