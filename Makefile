@@ -96,7 +96,7 @@ GUEST_ARGS ?=
 
 test-verbs: build ## the tests over soft RDMA, in a guest machine (installs qemu and Debian's kernel for it, in its own folder)
 	tools/rdma_guest/packages.sh
-	$(GUEST) --timeout 420 $(GUEST_ARGS) -- $(BIN)/python -m pytest -q -rfEs -p no:cacheprovider tests/verbs $(PYTEST_ARGS)
+	$(GUEST) --timeout 600 $(GUEST_ARGS) -- $(BIN)/python -m pytest -q -rfEs -p no:cacheprovider tests/verbs $(PYTEST_ARGS)
 
 # CuPy's arrays need no GPU to exist; the package is large, so that only these tests ask for it.
 CUPY := $(BUILD)/cupy.stamp

@@ -36,5 +36,5 @@ def environment(library: Path, log: Path) -> dict[str, str]:
         "R2CCL_RDMA_DEVICES": devices,
         "FAKE_VERBS_LOG": str(log),
         # A fake NIC is a thread: on a busy machine it falls silent for longer than any real one would.
-        "R2CCL_STALL_FLOOR_MS": "250",
+        "R2CCL_STALL_FLOOR_MS": "400",
     }

@@ -7,7 +7,7 @@
 // kind:
 //   error      the write completes with `status` (12: retries exceeded) and never arrives
 //   late       the write completes with retries exceeded after error_ms, and arrives after delay_ms all the same
-//   lost-imm   the data arrives, the immediate does not
+//   lost-imm   the data arrives, the immediate does not (only writes with one count)
 //   port-error the port goes down with an event; up again after for_ms, if given
 //   fatal      the device fails with an event; opened again it works
 //   qp-fatal   the queue pair fails with an event

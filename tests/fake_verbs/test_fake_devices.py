@@ -136,7 +136,7 @@ def test_a_late_write_that_lands_before_the_fence(over_fake_verbs: Path) -> None
 def test_a_lost_immediate(write: int, over_fake_verbs: Path) -> None:
     """The sender has its completion; the order of slots, or silence, tells the receiver. (Credits, of no bytes, are
     cumulative: losing one costs nothing.)"""
-    seen = under(f"device=fake1 rank=0 kind=lost-imm min_bytes=1 after_writes={write}", back=True)
+    seen = under(f"device=fake1 rank=0 kind=lost-imm min_bytes=1 after_writes={write}", least_s=1.5, back=True)
     assert_struck(over_fake_verbs, "lost-imm")
     suspicions(seen, rail=1)
 

@@ -117,6 +117,7 @@ int post_one(Context& context, Qp& qp, const ibv::SendWr& wr) {
   for (Fault& fault : context.script.faults()) {
     if (fault.done || fault.by_time) continue;
     if (fault.kind == "no-memory" || fault.kind == "no-qp" || qp.work.empty()) continue;
+    if (fault.kind == "lost-imm" && qp.work.back().opcode != ibv::kRdmaWriteWithImm) continue;
     if (qp.work.back().total < fault.min_bytes || fault.after_writes-- != 0) continue;
     context.script.struck(fault);
     context.strike(fault, &qp);

@@ -79,8 +79,11 @@ def test_beside_perftest(rails: Rails, capsys: pytest.CaptureFixture[str]) -> No
         nics = f"{rails.nic(rank, 0)},{rails.nic(rank, 1)}"
         return rank_config(rails, rank, rails=nics, chunk_bytes=256 << 10, stall_floor_ms=2000.0)
 
-    raw = perftest_mbs(rails, 2)
-    ours = run_ranks(stream, 2, config=config, timeout_s=80)[1]
+    # In turns, and the best of each: the machine below has other work as well.
+    raw = ours = 0.0
+    for _ in range(2):
+        raw = max(raw, perftest_mbs(rails, 2))
+        ours = max(ours, *run_ranks(stream, 2, config=config, timeout_s=80))
     with capsys.disabled():
         print(f"\ntwo rails, 4 MiB messages: {ours:.1f} MB/s; ib_write_bw: {raw:.1f} MB/s; ratio {ours / raw:.2f}")
     assert ours > 0

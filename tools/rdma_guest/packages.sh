@@ -13,6 +13,7 @@ look() {
   have qemu-system-x86_64 qemu-system-x86
   [ -x /bin/busybox ] && [ "$(/bin/busybox 2>/dev/null | grep -cw insmod)" != 0 ] || packages="$packages busybox-static"
   have cpio cpio
+  have zstd zstd
   have modprobe kmod
   have ip iproute2
   have rdma iproute2
