@@ -30,14 +30,22 @@ def mpi_world() -> Any:
     return MPI.COMM_WORLD
 
 
+def _local_rank(world: Any) -> int:
+    """The number of this rank among those of its host."""
+    from mpi4py import MPI
+
+    local = world.Split_type(MPI.COMM_TYPE_SHARED)
+    rank = int(local.rank)
+    local.Free()
+    return rank
+
+
 def _under_mpi(flags: Flags) -> int:
     import r2ccl
 
     world = mpi_world()
     try:
-        local = world.Split_type(MPI.COMM_TYPE_SHARED)
-        place = flags.device_of(local.rank)
-        local.Free()
+        place = flags.device_of(_local_rank(world))
         with r2ccl.init(world, device=place, config=flags.config(world.rank)) as comm:
             return _status(run(comm, flags))
     except BaseException:
