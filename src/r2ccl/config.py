@@ -26,6 +26,11 @@ class Config:
         oob_interface: interface or address for control sockets; empty: the route to rank 0.
         host_id: overrides the identity by which ranks are grouped into hosts.
         shm: use shared memory between ranks of one host.
+        transport: ``verbs`` (RDMA), ``tcp``, or ``auto``: verbs between rails that have an RDMA port at both ends.
+        rdma_devices: the RDMA port of a rail where discovery shall not choose it, ``RAIL=DEVICE[:PORT[:GID_INDEX]]``,
+            comma-separated.
+        verbs_library: file name of libibverbs; empty: ``libibverbs.so.1``.
+        register_bytes: most memory that ``Communicator.register`` may pin, each buffer counted for every RDMA device.
 
     Waiting
         init_timeout_s: deadline of ``init``; ranks that are missing then are named.
@@ -50,6 +55,9 @@ class Config:
             ``keep_input=`` wins).
         recovery: bring links back that were lost (False: a lost link stays lost).
         fault_script: faults that the transport injects, for tests (see ``r2ccl.testing.FaultScript``).
+
+    GPUs
+        cuda_library: file of the CUDA driver's library; empty: ``libcuda.so.1``.
 
     Plans (agreed)
         algorithm: force an algorithm by name (see ``docs/plans.md``); empty: by cost.
@@ -77,6 +85,10 @@ class Config:
     oob_interface: str = ""
     host_id: str = ""
     shm: bool = True
+    transport: str = "auto"
+    rdma_devices: str = ""
+    verbs_library: str = ""
+    register_bytes: int = 64 << 30
 
     init_timeout_s: float = 60.0
     timeout_s: float = 600.0
@@ -95,6 +107,8 @@ class Config:
     keep_input: bool = False
     recovery: bool = True
     fault_script: str = ""
+
+    cuda_library: str = ""
 
     algorithm: str = ""
     deterministic: bool = False
@@ -129,6 +143,8 @@ class Config:
         if self.metrics_port > _MAX_PORT:
             raise InvalidArgument(f"Config.metrics_port = {self.metrics_port}: must be at most {_MAX_PORT}")
         _check_template(self.trace)
+        if self.transport not in _TRANSPORTS:
+            raise InvalidArgument(f"Config.transport = {self.transport!r}: one of {', '.join(_TRANSPORTS)}")
         if self.log_level not in _LOG_LEVELS:
             raise InvalidArgument(f"Config.log_level = {self.log_level!r}: one of {', '.join(_LOG_LEVELS)}")
 
@@ -185,6 +201,7 @@ def _check_template(template: str) -> None:
 PREFIX = "R2CCL_"
 WORLD = "world"  # the communicator that init made
 _MAX_PORT = 65535
+_TRANSPORTS = ("auto", "tcp", "verbs")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _OTHER_VARIABLES = frozenset({"R2CCL_LAB"})  # set by r2ccl-lab for the programs that it runs
 _AGREED = (
@@ -204,6 +221,7 @@ _LOWEST: dict[str, float] = {
     "chunk_bytes": 4 * KIB,
     "eager_bytes": 0,
     "shm_ring_bytes": 64 * KIB,
+    "register_bytes": 0,
     "stall_floor_ms": 1.0,
     "stall_factor": 1.0,
     "heartbeat_ms": 0.0,

@@ -21,7 +21,7 @@
 
 namespace r2ccl::test {
 
-enum class Kind { kLoopback, kTcp, kShm };
+enum class Kind { kLoopback, kTcp, kShm, kVerbs };
 
 // A connection over 127.0.0.1.
 inline std::pair<int, int> tcp_pair() {
@@ -48,8 +48,12 @@ struct Options {
   uint64_t stall_floor_ns = 2'000'000'000, heartbeat_ns = 0, outage_ns = 2'000'000'000;
   bool failover = true;
   std::vector<std::string> scripts;  // by rank; missing: none
+  std::string verbs_library;
+  uint64_t register_bytes = 0;
   std::vector<std::pair<int, int>> no_control = {}, no_links = {},
                                    in_memory = {};  // pairs of ranks, the lower one first
+  std::vector<Device*> devices;                     // by rank; missing: the host
+  bool windows = false;                             // between devices that reach each other's memory
 };
 
 inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
@@ -68,7 +72,15 @@ inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
   s.yield_when_spinning = 1;
   const std::string script = static_cast<size_t>(rank) < o.scripts.size() ? o.scripts[static_cast<size_t>(rank)] : "";
   s.fault_script = script.c_str();
-  return std::make_unique<Engine>(s);
+  s.verbs_library = o.verbs_library.c_str();
+  s.register_bytes = o.register_bytes;
+  const bool host = static_cast<size_t>(rank) >= o.devices.size();
+  return std::make_unique<Engine>(s, host ? host_device() : *o.devices[static_cast<size_t>(rank)]);
+}
+
+// The fake device of a rail: one of its own for each rank.
+inline std::string device_of(const Options& o, int rank, uint32_t rail) {
+  return "fake" + std::to_string(static_cast<uint32_t>(rank) * o.rails + rail);
 }
 
 class Cluster {
@@ -76,9 +88,15 @@ class Cluster {
   explicit Cluster(const Options& o) : options(o) {
     for (int r = 0; r < o.ranks; ++r) {
       engines.push_back(make_engine(o, r));
+      for (uint32_t rail = 0; o.kind == Kind::kVerbs && rail < o.rails; ++rail) {
+        engines[r]->add_rail(rail, "rail" + std::to_string(rail), 0, "", 1);
+        engines[r]->set_rail_port(rail, {device_of(o, r, rail), 1, 0});
+      }
     }
     for (int a = 0; a < o.ranks; ++a)
       for (int b = a + 1; b < o.ranks; ++b) join(a, b);
+    for (int a = 0; o.windows && a < o.ranks; ++a)
+      for (int b = a + 1; b < o.ranks; ++b) open_windows(a, b);
     for (auto& e : engines) CHECK(e->start() == Status::OK);
   }
   ~Cluster() {
@@ -114,6 +132,14 @@ class Cluster {
   std::vector<std::unique_ptr<Engine>> engines;
 
  private:
+  void open_windows(int a, int b) {
+    const size_t bytes = engines[a]->window_bytes(b);
+    CHECK(bytes > 0 && bytes == engines[b]->window_bytes(a));
+    void* at_a = options.devices[static_cast<size_t>(a)]->allocate(bytes);
+    void* at_b = options.devices[static_cast<size_t>(b)]->allocate(bytes);
+    engines[a]->set_window(b, at_a, at_b);
+    engines[b]->set_window(a, at_b, at_a);
+  }
   void join(int a, int b) {
     auto listed = [&](const std::vector<std::pair<int, int>>& pairs) {
       return std::find(pairs.begin(), pairs.end(), std::pair(a, b)) != pairs.end();
@@ -138,6 +164,10 @@ class Cluster {
         const auto [x, y] = tcp_pair();
         engines[a]->add_link(make_tcp_link(b, rail, x, 64 << 10));
         engines[b]->add_link(make_tcp_link(a, rail, y, 64 << 10));
+      } else if (kind == Kind::kVerbs) {
+        const auto [x, y] = tcp_pair();
+        engines[a]->connect(b, rail, x, true);
+        engines[b]->connect(a, rail, y, true);
       } else {
         const uint64_t ring = 64 << 10;
         const int fd = ::memfd_create("r2ccl-test", MFD_CLOEXEC);
@@ -193,6 +223,8 @@ class PlanWriter {
     d.blocks = blocks_;
     d.split[0] = d.split[1] = 1;
     d.window[R2CCL_BUF_SEND][1] = d.window[R2CCL_BUF_RECV][1] = blocks_;
+    for (const r2ccl_op& op : ops_)
+      if (op.dst_buf == R2CCL_BUF_SCRATCH) d.window[R2CCL_BUF_SCRATCH][1] = blocks_;
     d.weights = weights.data();
     d.ops = ops_.data();
     d.deps = deps_.data();

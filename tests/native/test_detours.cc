@@ -20,12 +20,12 @@ r2ccl_call_args message(const PlanImage& plan, const void* send, void* recv, uin
   return a;
 }
 
-// Whether an acknowledgement of the chunk comes over the link.
-bool acknowledged(FakePeer& peer, uint32_t link, const ChunkId& id) {
+// Whether an acknowledgement of the chunk comes over the socket.
+bool acknowledged(FakePeer& peer, int socket, const ChunkId& id) {
   const Nanoseconds end = monotonic_ns() + 5 * kSecond;
   while (monotonic_ns() < end) {
     std::vector<std::vector<uint8_t>> payloads;
-    const auto frames = peer.hear(peer.links[link], &payloads, 20);
+    const auto frames = peer.hear(socket, &payloads, 20);
     for (size_t i = 0; i < frames.size(); ++i) {
       if (frames[i].kind != FrameKind::kAck) continue;
       for (size_t at = 0; at + sizeof(ChunkId) <= payloads[i].size(); at += sizeof(ChunkId)) {
@@ -38,20 +38,8 @@ bool acknowledged(FakePeer& peer, uint32_t link, const ChunkId& id) {
   return false;
 }
 
-}  // namespace
-
-CASE(the_last_few_are_kept) {
-  Detours d;
-  for (uint32_t c = 0; c < 7; ++c) d.note({1, 0, c}, 4);
-  const auto kept = d.take();
-  CHECK(kept.size() == 4);
-  for (const ChunkId& id : kept) CHECK(id.chunk >= 3);
-  CHECK(d.take().empty());
-  d.note({1, 0, 9}, 4);
-  CHECK(d.take() == std::vector<ChunkId>({ChunkId{1, 0, 9}}));
-}
-
-CASE(an_acknowledgement_that_took_another_link_is_told_again_when_that_link_dies) {
+// asks: the peer wonders about its chunk before it takes a link for dead.
+void detour(bool asks) {
   std::vector<std::unique_ptr<FakePeer>> peers;
   auto engine = engine_with(&peers, {.ranks = 2, .rails = 2, .stall_floor_ns = 60 * kSecond});
   FakePeer& peer = *peers[0];
@@ -96,14 +84,37 @@ CASE(an_acknowledgement_that_took_another_link_is_told_again_when_that_link_dies
   std::memcpy(payload.data(), small.data(), payload.size());
   peer.say(peer.links[kSlow], chunk, payload);
   const ChunkId id{chunk.call, chunk.message, chunk.chunk};
-  CHECK(acknowledged(peer, kQuick, id));
+  CHECK(acknowledged(peer, peer.links[kQuick], id));
   CHECK(wait_for(*engine, receiving, 5) == Status::OK && same_bits(recv, small));
 
-  // That one dies, and perhaps the acknowledgement never came: it comes over the slow one.
-  peer.say(peer.control, {.kind = FrameKind::kNotice, .message = kQuick});
-  CHECK(acknowledged(peer, kSlow, id));
+  // That one dies, and perhaps the acknowledgement never came: it comes by the way by which the peer asks, or over the
+  // slow link when the quick one is given up.
+  if (asks) {
+    peer.say(peer.control, {.kind = FrameKind::kPing, .token = 7});
+    CHECK(acknowledged(peer, peer.control, id));
+  } else {
+    peer.say(peer.control, {.kind = FrameKind::kNotice, .message = kQuick});
+    CHECK(acknowledged(peer, peer.links[kSlow], id));
+  }
   engine->abort("");
   wait_for(*engine, sending, 5);
 }
+
+}  // namespace
+
+CASE(the_last_few_are_kept) {
+  Detours d;
+  for (uint32_t c = 0; c < 7; ++c) d.note({1, 0, c}, 4);
+  const auto kept = d.take();
+  CHECK(kept.size() == 4);
+  for (const ChunkId& id : kept) CHECK(id.chunk >= 3);
+  CHECK(d.take().empty());
+  d.note({1, 0, 9}, 4);
+  CHECK(d.take() == std::vector<ChunkId>({ChunkId{1, 0, 9}}));
+}
+
+CASE(an_acknowledgement_that_took_another_link_is_told_again_when_that_link_dies) { detour(false); }
+
+CASE(an_acknowledgement_that_took_another_link_is_told_again_when_the_peer_asks) { detour(true); }
 
 int main(int argc, char** argv) { return run_cases(argc, argv); }

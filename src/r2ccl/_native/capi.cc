@@ -5,8 +5,10 @@
 #include <string>
 
 #include "base/status.h"
+#include "device/cuda.h"
 #include "exec/engine.h"
 #include "r2ccl/r2ccl.h"
+#include "transport/verbs_queue.h"
 
 using r2ccl::Engine;
 using r2ccl::PlanImage;
@@ -68,7 +70,9 @@ const char* r2ccl_status_name(int32_t status) {
 }
 
 r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings) {
-  return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings)); }, nullptr);
+  auto* gpu = reinterpret_cast<r2ccl::CudaDevice*>(settings->device);
+  r2ccl::Device& device = gpu ? *gpu : r2ccl::host_device();
+  return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings, device)); }, nullptr);
 }
 
 int32_t r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_t ifindex, const char* address,
@@ -81,10 +85,15 @@ int32_t r2ccl_set_host(r2ccl_engine* e, int32_t peer, int32_t host) {
 }
 
 int32_t r2ccl_add_tcp_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
-  return guarded_status([&] {
-    const auto limit = static_cast<uint32_t>(std::max<uint64_t>(of(e)->settings().chunk_bytes, 64 << 10));
-    of(e)->add_link(r2ccl::make_tcp_link(peer, rail, fd, limit), fd < 0);
-  });
+  return guarded_status([&] { of(e)->connect(peer, rail, fd, false); });
+}
+
+int32_t r2ccl_add_verbs_link(r2ccl_engine* e, int32_t peer, uint32_t rail, int fd) {
+  return guarded_status([&] { of(e)->connect(peer, rail, fd, true); });
+}
+
+int32_t r2ccl_set_rail_port(r2ccl_engine* e, uint32_t rail, const char* device, uint32_t port, int32_t gid_index) {
+  return guarded_status([&] { of(e)->set_rail_port(rail, {device, static_cast<uint8_t>(port), gid_index}); });
 }
 
 int32_t r2ccl_add_shm_link(r2ccl_engine* e, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower) {
@@ -103,6 +112,11 @@ int32_t r2ccl_add_control(r2ccl_engine* e, int32_t peer, int fd, int32_t same_ho
 
 int32_t r2ccl_set_shares(r2ccl_engine* e, int32_t peer, const double* rows, uint32_t links) {
   return guarded_status([&] { of(e)->set_shares(peer, rows, links); });
+}
+
+uint64_t r2ccl_window_bytes(r2ccl_engine* e, int32_t peer) { return of(e)->window_bytes(peer); }
+int32_t r2ccl_set_window(r2ccl_engine* e, int32_t peer, void* own, void* theirs) {
+  return guarded_status([&] { of(e)->set_window(peer, own, theirs); });
 }
 
 int32_t r2ccl_set_rails(r2ccl_engine* e, const uint32_t* rails) {
@@ -145,6 +159,9 @@ size_t r2ccl_health(r2ccl_engine* e, uint32_t epoch, uint8_t* out, size_t capaci
 int32_t r2ccl_test(r2ccl_engine* e, uint64_t ticket) { return static_cast<int32_t>(of(e)->test(ticket)); }
 void r2ccl_detach(r2ccl_engine* e, uint64_t ticket) {
   guarded_status([&] { of(e)->detach(ticket); });
+}
+int32_t r2ccl_hold(r2ccl_engine* e, uint64_t ticket, void* stream) {
+  return guarded([&] { return static_cast<int32_t>(of(e)->hold(ticket, stream)); }, R2CCL_INTERNAL);
 }
 
 size_t r2ccl_error_text(r2ccl_engine* e, char* buffer, size_t size) {
@@ -190,6 +207,29 @@ uint32_t r2ccl_take_note(r2ccl_engine* e, int32_t* peer, void* bytes) {
                    : uint32_t{0};
       },
       uint32_t{0});
+}
+int32_t r2ccl_register(r2ccl_engine* e, const void* memory, size_t bytes) {
+  return guarded_status([&] { of(e)->register_memory(memory, bytes); });
+}
+int32_t r2ccl_unregister(r2ccl_engine* e, const void* memory, size_t bytes) {
+  return guarded([&] { return of(e)->unregister_memory(memory, bytes) ? R2CCL_OK : R2CCL_INVALID_ARGUMENT; },
+                 R2CCL_INTERNAL);
+}
+size_t r2ccl_try_port(const char* library, const char* device, uint32_t port, int32_t gid_index, char* buffer,
+                      size_t size) {
+  return guarded(
+      [&] {
+        return copy_text(r2ccl::try_port(library, {device, static_cast<uint8_t>(port), gid_index}), buffer, size);
+      },
+      size_t{0});
+}
+size_t r2ccl_take_warning(r2ccl_engine* e, char* buffer, size_t size) {
+  return guarded(
+      [&] {
+        std::string text;
+        return of(e)->take_warning(&text) ? copy_text(text, buffer, size) : size_t{0};
+      },
+      size_t{0});
 }
 void r2ccl_wake_slow_loop(r2ccl_engine* e) {
   guarded_status([&] { of(e)->wake_slow_loop(); });

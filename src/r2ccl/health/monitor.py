@@ -18,8 +18,10 @@ from .._native.core import Engine
 from ..bootstrap.base import Deadline
 from ..bootstrap.mesh import relink
 from ..bootstrap.route import Around
+from ..config import Config
 from ..errors import R2cclError
 from ..threads import start_quiet
+from ..topology.rdma import port_of
 from .ended import EndedRanks
 from .identity import Identities
 from .probe import probe
@@ -46,13 +48,14 @@ class Place:
 class Monitor:
     """The thread, from construction until ``stop``. Owns the listening sockets.
 
-    recovery: whether links are connected again; without, it only looks for ranks that have ended.
+    config.recovery: whether links are connected again; without, it only looks for ranks that have ended.
     """
 
-    def __init__(self, engine: Engine, around: Around, places: list[Place], recovery: bool = True) -> None:
+    def __init__(self, engine: Engine, around: Around, places: list[Place], config: Config) -> None:
         self._engine = engine
         self._around = around
-        self._recovery = recovery
+        self._config = config
+        self._recovery = config.recovery
         self._ended = EndedRanks(engine, around)
         self._places = {(p.peer, p.number): p for p in places}
         self._identities = Identities(engine, around)
@@ -81,6 +84,8 @@ class Monitor:
                 self._engine.take_probes()  # the core knows now that somebody does
             while not self._stop.is_set():
                 down = self._engine.wait_links_down(pause_s if busy else _IDLE_S)
+                for warning in self._engine.take_warnings():
+                    log.warning("%s", warning)
                 quiet = dict(self._engine.quiet_peers())
                 if self._recovery:
                     self._probe()
@@ -133,6 +138,7 @@ class Monitor:
         if not down and not controls:
             return False
         self._identities.renew()
+        self._renew_ports({p.my_rail for p in down})
         try:
             ends = relink(
                 self._around,
@@ -153,6 +159,13 @@ class Monitor:
             log.info("link to rank %d over rail %d is connected again", end.peer, end.my_rail)
             self._engine.reopen_link(place.peer, place.number, end.fd)
         return bool(ends)
+
+    def _renew_ports(self, rails: set[int]) -> None:
+        """The place of a rail's address in its port's table, or the device itself, may be another one now."""
+        for rail in self._around.me.rails:
+            port = port_of(rail, self._config) if rail.index in rails and rail.rdma_device else None
+            if port is not None:
+                self._engine.set_rail_port(rail.index, port.device, port.port, port.gid_index)
 
     def _states(self) -> list[tuple[Place, int]]:
         """All links and their states, in the order in which the core numbers them."""

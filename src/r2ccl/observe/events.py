@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -81,6 +82,8 @@ class Cause(IntEnum):
     """It was idle and gave no sign of life when asked, while the peer answered over another path."""
     RAIL = 6
     """Another link over the same rail failed, and this one gave no sign of life either."""
+    DEVICE = 7
+    """Its RDMA device reported an error, by a completion or an event: ``value`` is an errno that says of what kind."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,12 @@ class Event:
         """A plan was made anew."""
         return cls(time_ns, EventKind.PLAN, -1, -1, Cause.NONE, round(predicted_us * 1e3), evidence=what)
 
+    def _error(self) -> str:
+        return f": {os.strerror(self.value)}" if self.cause == Cause.DEVICE and self.value else ""
+
     def __str__(self) -> str:
         where = "".join(f" {name}={n}" for name, n in (("peer", self.peer), ("rail", self.rail)) if n >= 0)
-        why = f" ({self.cause.name.lower()})" if self.cause else ""
+        why = f" ({self.cause.name.lower()}{self._error()})" if self.cause else ""
         ms = f" after {self.value / 1e6:.1f} ms" if self.kind in _SINCE_SUSPICION else ""
         n = f" of {self.value} chunks" if self.kind == EventKind.REPLAY else ""
         verdict = f" {self.verdict.name.lower()}: {self.evidence}" if self.kind == EventKind.VERDICT else ""

@@ -7,7 +7,8 @@ One fault per line, ``key=value`` fields in any order; empty lines and ``# comme
 
 The script is carried out by the rank in whose Config it stands. ``blackhole`` loses everything in both directions
 without an error, ``tx-drop`` only what this rank sends, ``rx-drop`` only what it would receive; ``reset`` breaks
-the connection as a died peer or cable would. A link suffers the first fault of the script that fits it.
+the connection as a died peer or cable would; ``device-error`` moves this end's queue pair to its error state, as an RDMA
+device does that fails (a TCP link is reset). A link suffers the first fault of the script that fits it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from ..errors import InvalidArgument
 
 KINDS = ("blackhole", "tx-drop", "rx-drop", "reset")
+DEVICE_KINDS = ("device-error",)
 _KEYS = ("rail", "peer", "kind", "after_bytes", "after_ms")
 
 
@@ -25,7 +27,7 @@ _KEYS = ("rail", "peer", "kind", "after_bytes", "after_ms")
 class Fault:
     """One fault.
 
-    kind: one of ``KINDS``.
+    kind: one of ``KINDS`` or ``DEVICE_KINDS``.
     rail: index of the local rail, None: every rail.
     peer: rank at the other end, None: every peer.
     after_bytes: strikes when that many payload bytes have crossed the link.
@@ -39,8 +41,8 @@ class Fault:
     after_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InvalidArgument(f"fault kind {self.kind!r}: one of {', '.join(KINDS)}")
+        if self.kind not in KINDS + DEVICE_KINDS:
+            raise InvalidArgument(f"fault kind {self.kind!r}: one of {', '.join(KINDS + DEVICE_KINDS)}")
         for name in ("rail", "peer", "after_bytes", "after_ms"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):

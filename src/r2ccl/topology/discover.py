@@ -18,6 +18,7 @@ from .identity import read_identity
 from .interface import Interface, find_interfaces
 from .model import DOWN, MAX_LEFT_OUT, MAX_RAILS, UP, LeftOut, RailInfo, RankInfo, fabric_of
 from .netlink import Address
+from .rdma import add_rdma
 
 log = logging.getLogger("r2ccl.topology")
 
@@ -33,9 +34,11 @@ class Choice:
 def describe_self(config: Config, rank: int, interfaces: Sequence[Interface] | None = None) -> RankInfo:
     """What this process tells the other ranks about itself. Raises what ``choose_rails`` raises."""
     choice = choose_rails(find_interfaces() if interfaces is None else interfaces, config)
+    rails, without_rdma = add_rdma(choice.rails, config)
+    left_out = (*choice.left_out, *without_rdma)[:MAX_LEFT_OUT]
     identity = read_identity(config)
     label = "".join(c for c in socket.gethostname()[:64] if c.isprintable())  # for messages only
-    return RankInfo(rank, identity.host_id, identity.netns_id, os.getpid(), label, choice.rails, choice.left_out)
+    return RankInfo(rank, identity.host_id, identity.netns_id, os.getpid(), label, rails, left_out)
 
 
 def choose_rails(interfaces: Sequence[Interface], config: Config) -> Choice:

@@ -15,6 +15,8 @@ MAX_LEFT_OUT = 64
 MAX_TEXT = 128
 UP = "up"
 DOWN = "down"
+INFINIBAND = "InfiniBand"  # link layers of RDMA ports, as sysfs says it
+ETHERNET = "Ethernet"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class RailInfo:
         ifindex: of the interface; 1 for loopback, by kernel convention.
         routed: a gateway leads further, so that other networks may be reachable through this rail.
         state: ``up``, or ``down`` for a rail that was chosen by name but has no link now.
+        rdma_device: the RDMA device behind it, with ``rdma_port``, ``rdma_gid`` (index in the port's table; -1: named by
+            local identifiers) and ``rdma_layer``; empty: none, or not to be used.
     """
 
     name: str
@@ -51,6 +55,10 @@ class RailInfo:
     ifindex: int = 0
     routed: bool = False
     state: str = UP
+    rdma_device: str = ""
+    rdma_port: int = 0
+    rdma_gid: int = -1
+    rdma_layer: str = ""
 
     @property
     def is_loopback(self) -> bool:
@@ -209,6 +217,12 @@ def _state(value: Any) -> str:
     return str(value)
 
 
+def _layer(value: Any) -> str:
+    if value not in ("", INFINIBAND, ETHERNET):
+        raise ValueError(f"{str(value)[:40]!r}: not {INFINIBAND} or {ETHERNET}")
+    return str(value)
+
+
 _BIG = (1 << 31) - 1
 _RAIL_FIELDS: dict[str, Check] = {
     "name": _text,
@@ -223,6 +237,10 @@ _RAIL_FIELDS: dict[str, Check] = {
     "ifindex": _integer(0, _BIG),
     "routed": _boolean,
     "state": _state,
+    "rdma_device": _text,
+    "rdma_port": _integer(0, 255),
+    "rdma_gid": _integer(-1, 255),
+    "rdma_layer": _layer,
 }
 _RANK_FIELDS: dict[str, Check] = {
     "rank": _integer(0, _BIG),

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 namespace r2ccl {
@@ -20,10 +21,18 @@ constexpr Nanoseconds kTickNs = kMillisecond;
 // How long the engine's thread keeps out of the way after a caller has driven.
 constexpr Nanoseconds kCallerGraceNs = kMillisecond;
 constexpr Nanoseconds kThreadSpinNs = 50'000;
+// A device makes no noise when it is done, and usually is soon.
+constexpr Nanoseconds kDeviceSpinNs = 500'000;
+// Ranks that share memory of GPUs close at about the same time.
+constexpr Nanoseconds kGoodbyeWaitNs = 200 * kMillisecond;
 // Whoever closes stays as long as chunks of others go through it, within its time to linger.
 constexpr Nanoseconds kPassedLatelyNs = 700 * kMillisecond;
 // So that the names of all chunks in flight on a link fit one control frame (2 x window x 16 bytes).
 constexpr uint64_t kMaxWindow = 400;
+// Chunks under way on a verbs link: enough for the fastest ports and their round trips.
+constexpr uint32_t kMostSlots = 8;
+// What was said last may take so long to leave links that lose it when they end.
+constexpr Nanoseconds kLastWordsNs = 20 * kMillisecond;
 constexpr uint32_t kSpinsBeforeYield = 64;
 constexpr int kIdleSleepMs = 100, kBusySleepMs = 2;
 constexpr uint32_t kMemoryOnlyPollInterval = 64, kTickPolls = 64;
@@ -35,13 +44,17 @@ uint64_t watch_tag(Watch what, uint32_t rank, uint32_t link) {
 
 }  // namespace
 
-Engine::Engine(const r2ccl_settings& settings)
+Engine::Engine(const r2ccl_settings& settings, Device& device)
     : settings_(settings),
       script_(settings.fault_script ? settings.fault_script : ""),
-      device_(host_device()),
+      devices_(settings.verbs_library ? settings.verbs_library : ""),
+      registrations_(settings.register_bytes, [this](std::string text) { warn(std::move(text)); }),
+      device_(device),
+      immediate_(device.immediate()),
+      scratch_(device),
       window_(static_cast<uint32_t>(
           std::clamp<uint64_t>(settings.staging_bytes / (3 * settings.chunk_bytes), 2, kMaxWindow))) {
-  settings_.fault_script = nullptr;
+  settings_.fault_script = settings_.verbs_library = nullptr;
   if (settings.trace_records) trace_ = std::make_unique<TraceRing>(settings.trace_records);
   peers_.resize(static_cast<size_t>(settings.size));
   for (int32_t r = 0; r < settings.size; ++r) {
@@ -56,6 +69,14 @@ Engine::Engine(const r2ccl_settings& settings)
 
 Engine::~Engine() {
   close(0);
+  for (auto& peer : peers_)
+    // A device that may still write into memory that nobody else must have: it stays away until the device is closed.
+    if (peer && peer->window && peer->settled) device_.release(peer->window->own());
+  for (auto& call : calls_) {
+    leave_stream(*call);
+    device_.give_word(call->ready);
+    device_.give_word(call->done);
+  }
   if (epoll_ >= 0) ::close(epoll_);
   if (wake_fd_ >= 0) ::close(wake_fd_);
 }
@@ -65,7 +86,37 @@ void Engine::add_rail(uint32_t rail, std::string name, uint32_t ifindex, const c
   rails_[rail] = {.name = std::move(name),
                   .ifindex = ifindex,
                   .weight = weight > 0 ? weight : 1.0,
-                  .address = InterfaceAddress::parse(address)};
+                  .port = {},
+                  .address = InterfaceAddress::parse(address),
+                  .speed = {}};
+}
+
+// A link over the rail that fd joins to one of the peer's; -1: not connected yet.
+std::unique_ptr<Link> Engine::make_link(int32_t rank, uint32_t rail, int fd, const VerbsPort* port) {
+  const uint64_t chunk = std::max<uint64_t>(settings_.chunk_bytes, 64 << 10);
+  if (!port) return make_tcp_link(rank, rail, fd, static_cast<uint32_t>(chunk));
+  std::string warning;
+  auto device = fd < 0 ? nullptr : devices_.get(port->device, &warning);
+  VerbsLinkOptions options;
+  options.max_payload = static_cast<uint32_t>(chunk);
+  options.registered = &registrations_;
+  options.slots = std::bit_floor(std::min(window_, kMostSlots));
+  auto link = make_verbs_link(rank, rail, fd, std::move(device), *port, options, &warning);
+  if (!warning.empty()) warn("link to rank " + std::to_string(rank) + ": " + warning);
+  return link;
+}
+
+void Engine::set_rail_port(uint32_t rail, VerbsPort port) {
+  Drive drive(*this);
+  if (rail < rails_.size()) rails_[rail].port = std::move(port);
+}
+
+void Engine::connect(int32_t rank, uint32_t rail, int fd, bool verbs) {
+  const VerbsPort none;
+  auto link = make_link(rank, rail, fd, !verbs ? nullptr : rail < rails_.size() ? &rails_[rail].port : &none);
+  const bool down = link->fd() < 0;
+  add_link(std::move(link), down);
+  peers_[rank]->links.back()->verbs = verbs;
 }
 
 void Engine::add_link(std::unique_ptr<Link> link, bool down) {
@@ -78,6 +129,10 @@ void Engine::add_link(std::unique_ptr<Link> link, bool down) {
   } else {
     any_memory_link_ = true;
     if (memory_peers_.empty() || memory_peers_.back() != &peer) memory_peers_.push_back(&peer);
+  }
+  if (link->arms()) {
+    any_armed_link_ = true;
+    if (armed_peers_.empty() || armed_peers_.back() != &peer) armed_peers_.push_back(&peer);
   }
   peer.links.push_back(std::make_unique<LinkSlot>(std::move(link), settings_.stall_floor_ns, settings_.stall_factor));
   peer.failover.add_link();
@@ -191,18 +246,27 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   call->started = call->detached = false;
   call->replayed = 0;
   call->seen_ns = 0;
-  if (!call->bind(device_)) {
-    call->release(device_);
+  call->turn = 0;
+  if (!immediate_)
+    if (Status s = join_stream(*call, args); s != Status::OK) {
+      call->release(scratch_);
+      recycle(call);
+      return s;
+    }
+  if (!call->bind(scratch_)) {
+    call->release(scratch_);
     recycle(call);
     return Status::INTERNAL;
   }
+  const uint64_t* done = call->done;  // after submission the call may end at any moment
+  const uint64_t turn = call->turn;
   {
     std::lock_guard lock(submit_mutex_);
     if (call->p2p()) {
       Peer& peer = *peers_[call->peer];
       call->sequence = call->plan->sends.empty() ? peer.next_p2p_recv++ : peer.next_p2p_send++;
     } else if (!may_begin(args.epoch, ticket)) {
-      call->release(device_);
+      call->release(scratch_);
       free_calls_.push_back(call);
       return Status::AGAIN;
     } else {
@@ -214,6 +278,12 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   }
   *ticket = reinterpret_cast<uint64_t>(call);
   if (!will_wait || driver_sleeps_.load(std::memory_order_seq_cst)) wake_thread();
+  if (turn && args.hold && !device_.hold(args.stream, done, turn)) {
+    // The stream would run ahead of the result.
+    const char* why = device_.failure();
+    abort(std::string("the stream cannot wait for the call: ") + (why ? why : "the device refuses"));
+    return status();
+  }
   return Status::OK;
 }
 
@@ -228,11 +298,16 @@ void Engine::take_submissions() {
     if (status() != Status::OK) {
       finish(*call, status());
     } else if (call->p2p()) {
-      start_call(*call);
+      if (call->turn || !late_p2p_.empty()) {
+        late_p2p_.push_back(call);
+      } else {
+        start_call(*call);
+      }
     } else {
       queue_.push_back(call);
     }
   }
+  if (!late_p2p_.empty()) start_late_p2p();
   start_next();
 }
 
@@ -262,7 +337,7 @@ Status Engine::wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed) {
       waiters_.fetch_add(1);
       drive_mutex_.lock();
       waiters_.fetch_sub(1);
-      if (any_memory_link_)
+      if (any_armed_link_)
         for (Link* link : polled_) link->awake();
       drive_until(*call, deadline);
       leave_drive();
@@ -341,12 +416,18 @@ bool Engine::sleep(Nanoseconds at_most_ns) {
   send_all_acks();
   driver_sleeps_.store(true, std::memory_order_seq_cst);
   bool come = submitted_count_.load(std::memory_order_seq_cst) > 0 || stop_.load();
-  if (any_memory_link_)
+  if (any_armed_link_)
     for (Link* link : polled_) come |= link->prepare_sleep();
   const auto ms = static_cast<int>(std::min<Nanoseconds>(at_most_ns / kMillisecond + 1, kBusySleepMs));
-  if (!come) come = poll_descriptors(ms);
+  if (const Nanoseconds nap = nap_ns(monotonic_ns()); nap && !come) {
+    const timespec t{0, static_cast<long>(std::min(nap, at_most_ns + 1))};
+    pollfd p{epoll_, POLLIN, 0};
+    if (::ppoll(&p, 1, &t, nullptr) > 0) come = poll_descriptors(0);
+  } else if (!come) {
+    come = poll_descriptors(ms);
+  }
   last_tick_ns_ = 0;  // sleeping is no pause
-  if (any_memory_link_)
+  if (any_armed_link_)
     for (Link* link : polled_) link->awake();
   driver_sleeps_.store(false, std::memory_order_seq_cst);
   return come;
@@ -373,27 +454,33 @@ void Engine::run_thread() {
       }
       const Nanoseconds now = monotonic_ns();
       if (idle_since == 0) idle_since = now;
-      if (outstanding() && now - idle_since < kThreadSpinNs) {
+      if (outstanding() && now - idle_since < (device_work_ ? kDeviceSpinNs : kThreadSpinNs)) {
         sched_yield();
         continue;
       }
       send_all_acks();
       thread_sleeps_.store(true, std::memory_order_seq_cst);
       bool come = submitted_count_.load(std::memory_order_seq_cst) > 0 || stop_.load() || waiters_.load() > 0;
-      if (any_memory_link_)
+      if (any_armed_link_)
         for (Link* link : polled_) come |= link->prepare_sleep();
       const bool busy = outstanding();
+      const Nanoseconds nap = nap_ns(now);
       drive.unlock();
       if (!come) {
         // Only looks: taking edge-triggered events here, without the lock, would lose them for a caller that drives.
         pollfd p{epoll_, POLLIN, 0};
-        ::poll(&p, 1, busy ? kBusySleepMs : kIdleSleepMs);
+        const timespec t{0, static_cast<long>(nap)};
+        if (nap) {
+          ::ppoll(&p, 1, &t, nullptr);
+        } else {
+          ::poll(&p, 1, busy ? kBusySleepMs : kIdleSleepMs);
+        }
       }
       thread_sleeps_.store(false, std::memory_order_seq_cst);
       if (caller_drives_.load()) break;
       drive.lock();
       last_tick_ns_ = 0;
-      if (any_memory_link_ && !caller_drives_.load())
+      if (any_armed_link_ && !caller_drives_.load())
         for (Link* link : polled_) link->awake();
       idle_since = monotonic_ns();
     }
@@ -407,15 +494,17 @@ bool Engine::progress() {
     take_submissions();
     any = true;
   }
+  if (!immediate_) any |= poll_device();
   for (Link* link : polled_) {
     if (!link->poll(*this)) continue;
     any = true;
     run_dirty();
   }
-  // A link in memory does not say when it has room again.
-  for (Peer* peer : memory_peers_)
+  // These links do not say when they have room again.
+  for (Peer* peer : armed_peers_)
     if (peer->blocked) mark_dirty(*peer);
   run_dirty();
+  if (!immediate_) mark_handed_over();
   ++poll_count_;
   if (any_descriptor_link_ || poll_count_ % kMemoryOnlyPollInterval == 0) any |= poll_descriptors(0);
   if (!ack_peers_.empty()) flush_acks(true);
@@ -503,9 +592,14 @@ void Engine::close(Nanoseconds linger_ns) {
       if (status() == Status::OK) {
         send_all_acks();
         say_goodbye(0, {});
+        const Nanoseconds patience = std::min(deadline, monotonic_ns() + kLastWordsNs);
+        for (Link* link : polled_)
+          while (!link->linger() && monotonic_ns() < patience) cpu_relax();
       }
       fail(Status::ABORTED, "the communicator is closed");
       run_dirty();
+      settle();
+      await_goodbyes(kGoodbyeWaitNs);
     }
     stop_.store(true);
     wake_thread();

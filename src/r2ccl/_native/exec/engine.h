@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,10 +15,12 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "exec/call.h"
+#include "exec/device_work.h"
 #include "exec/event_log.h"
 #include "exec/relay.h"
 #include "exec/sight.h"
 #include "exec/trace.h"
+#include "exec/window.h"
 #include "flow/agreement.h"
 #include "flow/detector.h"
 #include "flow/detours.h"
@@ -27,11 +30,13 @@
 #include "flow/probation.h"
 #include "flow/rate.h"
 #include "flow/shares.h"
+#include "memory/registrations.h"
 #include "memory/slots.h"
 #include "oob/control_socket.h"
 #include "r2ccl/r2ccl.h"
 #include "transport/link_watch.h"
 #include "transport/transport.h"
+#include "transport/verbs_link.h"
 
 namespace r2ccl {
 
@@ -43,6 +48,7 @@ struct LinkSlot {
       : link(std::move(l)), detector(floor_ns, factor) {}
 
   std::unique_ptr<Link> link;
+  bool verbs = false;  // made of queue pairs
   StallDetector detector;
   LinkRate rate;
   Probation probation;
@@ -67,6 +73,7 @@ struct LinkSlot {
   // Without acknowledgements: the chunk that counts as sent once the link has written it.
   Call* writing_call = nullptr;
   uint32_t writing_op = 0, writing_chunk = 0;
+  Slot* writing_slot = nullptr;  // what it is written from, if that is a copy
 };
 
 struct Peer final : ArrivedSet {
@@ -76,7 +83,8 @@ struct Peer final : ArrivedSet {
         rank(r),
         failover(ledger, *this),
         staging(device, slot_bytes, slots),
-        retained(device, eager_bytes < 64 ? 64 : eager_bytes, slots),
+        retained(device, device.immediate() ? std::max<size_t>(eager_bytes, 64) : slot_bytes,
+                 device.immediate() ? slots : slots + kLaneP2p),
         relay(device, slot_bytes, window) {}
   bool arrived(const ChunkId& id) const noexcept override;
   // Over the control socket. False: it is closed, or broken.
@@ -97,8 +105,23 @@ struct Peer final : ArrivedSet {
   SendLedger ledger;
   Failover failover;
   Shares shares;
+  // Retained: what was sent, or is about to be, and must not change: copies of small messages; of all, where links
+  // cannot read the memory of the call.
   SlotPool staging, retained;
   Relay relay;
+  uint32_t lifted = 0;   // slots that hold, or will hold, what has not been sent yet
+  uint32_t lifting = 0;  // of these, the ones that the device is still filling
+  bool starved = false;  // there was no slot for what could have been lifted
+  std::unique_ptr<Window> window;
+  bool settled = false;  // it will not write to the window any more
+  // A slot that held what arrived.
+  void give_back(Slot* slot) noexcept {
+    if (slot->window < 0) {
+      staging.give(slot);
+    } else {
+      links[0]->link->return_slot(static_cast<uint32_t>(slot->window));
+    }
+  }
   // By lane, counted modulo 2^32: chunks sent, chunks the peer has used up, chunks of the peer's used up here.
   std::array<uint32_t, 256> sent{}, credit{}, freed{};
   uint32_t outstanding = 0;  // sent and not used up, over the lanes of collectives
@@ -125,7 +148,9 @@ struct Peer final : ArrivedSet {
 
 class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
  public:
-  explicit Engine(const r2ccl_settings& settings);
+  // The device outlives the engine. Buffers of calls lie in its memory.
+  Engine(const r2ccl_settings& settings, Device& device);
+  explicit Engine(const r2ccl_settings& settings) : Engine(settings, host_device()) {}
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -133,11 +158,21 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // Before start.
   // ifindex 0: the interface is not watched. address: numeric text; empty: the address is not watched.
   void add_rail(uint32_t rail, std::string name, uint32_t ifindex, const char* address, double weight);
+  // The RDMA port of a rail; also later, when it has changed.
+  void set_rail_port(uint32_t rail, VerbsPort port);
+  // A link over a rail, from its connection; fd -1: it could not be connected yet, and may be reopened. verbs: over the
+  // rail's RDMA port.
+  void connect(int32_t peer, uint32_t rail, int fd, bool verbs);
   // down: it could not be connected yet, and may be reopened.
   void add_link(std::unique_ptr<Link> link, bool down = false);
   void add_control(int32_t peer, int fd, bool same_host);
   void set_host(int32_t peer, int32_t host);
   void set_shares(int32_t peer, const double* rows, uint32_t links);
+  // How much memory a window has; 0: links of this kind take none.
+  size_t window_bytes(int32_t peer) const noexcept;
+  // own: memory of the device that the peer's device may write, from its allocate(); the engine releases it. theirs:
+  // the peer's. Either may be nullptr.
+  void set_window(int32_t peer, void* own, void* theirs);
   // Of each rank; without it there is no agreement on the health of rails.
   void set_rails(const uint32_t* rails);
   Status start();
@@ -153,6 +188,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Status wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed);
   Status test(uint64_t ticket) noexcept;
   void detach(uint64_t ticket);
+  // What is put on the stream from now on waits until the call has ended, well or not.
+  Status hold(uint64_t ticket, void* stream);
 
   Status status() const noexcept { return static_cast<Status>(failed_.load(std::memory_order_acquire)); }
   std::string error_text();
@@ -174,6 +211,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t take_probes(r2ccl_probe* out, uint32_t capacity);
   void report_probe(const r2ccl_probe& probe);
   // Messages between the slow loops of two ranks: what they say is not the core's business.
+  // The program's memory, for NICs to read where it lies, until it is taken back; see memory/registrations.h.
+  void register_memory(const void* memory, size_t bytes) { registrations_.add(memory, bytes, devices_.open()); }
+  bool unregister_memory(const void* memory, size_t bytes) { return registrations_.remove(memory, bytes); }
+  // What the program's log should say of devices and limits; false: nothing.
+  bool take_warning(std::string* text);
   void post_note(int32_t peer, const void* bytes, uint32_t size);
   bool take_note(int32_t* peer, std::string* text);
   void wake_slow_loop();
@@ -196,6 +238,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
     std::string name;
     uint32_t ifindex = 0;
     double weight = 1;
+    VerbsPort port;
     InterfaceAddress address;
     bool carrier = true, addressed = true;
     bool up = true;
@@ -244,6 +287,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   // engine.cc: calls, threads, waiting
   Call* new_call();
   void recycle(Call* call);
+  std::unique_ptr<Link> make_link(int32_t rank, uint32_t rail, int fd, const VerbsPort* port);
+  void warn(std::string text);
   bool watch_link(int32_t rank, const Link& link) noexcept;
   void run_thread();
   void take_submissions();
@@ -252,12 +297,12 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool sleep(Nanoseconds at_most_ns);
   void drive_until(const Call& call, Nanoseconds deadline);
   void leave_drive();
-  bool outstanding() const noexcept { return current_ || !queue_.empty() || p2p_active_ > 0; }
+  bool outstanding() const noexcept { return current_ || !queue_.empty() || p2p_active_ > 0 || !late_p2p_.empty(); }
   void wake_thread();
   void notify_done();
 
   // dataflow.cc
-  void start_next();
+  bool start_next();
   void start_call(Call& call);
   void finish(Call& call, Status status);
   void mark_dirty(Peer& peer);
@@ -278,6 +323,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Call* call_of(Peer& peer, const FrameHeader& header) noexcept;
   Fate classify(Peer& peer, const FrameHeader& header, Target* target);
   void deliver(Peer& peer, const Target& target, const FrameHeader& header, const uint8_t* payload, Slot* slot);
+  void combine(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload, DeviceQueue queue) noexcept;
   void apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload);
   void use_up(Peer& peer, uint8_t lane);
   void deliver_early(Peer& peer, Call& call);
@@ -291,6 +337,28 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void control(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept override;
   void broken(Link& link, int error) noexcept override;
 
+  // device_work.cc
+  Status join_stream(Call& call, const r2ccl_call_args& args);
+  void leave_stream(Call& call) noexcept;
+  bool stream_has_come(const Call& call) const noexcept;
+  bool may_start(Call& call);
+  bool start_late_p2p();
+  void hand_over(DeviceQueue queue, const DeviceWork& work);
+  void apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot);
+  size_t slot_offset(const Target& target) const noexcept;
+  uint32_t window_slots() const noexcept { return std::min(3 * window_, Link::kMostWindowSlots); }
+  Slot* slot_to_send(Peer& peer, const uint8_t* from) noexcept;
+  void lift(Peer& peer, Call& call);
+  void lift_all(Peer& peer);
+  void mark_handed_over();
+  bool poll_device();
+  void complete(const DeviceWork& work);
+  bool settled(Call& call);
+  void settle();
+  void await_goodbyes(Nanoseconds at_most_ns);
+  Nanoseconds nap_ns(Nanoseconds now) noexcept;
+  void tick_deadlines(Nanoseconds now);
+
   // recovery.cc
   void on_control(int32_t peer, const FrameHeader& header, const uint8_t* payload) noexcept override;
   void handle_control(Peer& peer, int32_t via, const FrameHeader& header, const uint8_t* payload);
@@ -298,13 +366,14 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void acknowledge(Peer& peer, uint32_t link, const ChunkId& id);
   void acknowledged(Peer& peer, const Sent& sent);
   void send_acks(Peer& peer, uint32_t link, bool flush = true);
+  void tell_detoured(Peer& peer, int32_t via);
   uint32_t ack_link(Peer& peer, uint32_t link) noexcept;
   void send_all_credits(Peer& peer);
   void send_all_acks();
   void flush_acks(bool idle);
   void goodbye(Peer& peer, const FrameHeader& header, const uint8_t* payload);
   void say_goodbye(uint16_t status, const std::string& words);
-  void suspect(Peer& peer, uint32_t link, uint32_t cause);
+  void suspect(Peer& peer, uint32_t link, uint32_t cause, uint64_t value = 0);
   void carry_out(Peer& peer);
   void fence(Peer& peer, uint32_t link);
   void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);
@@ -412,12 +481,16 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
 
   r2ccl_settings settings_;
   std::string script_;
+  VerbsDevices devices_;  // these two outlive the links
+  Registrations registrations_;
   Device& device_;
+  const bool immediate_;  // of the device: its work is done when it returns
+  ScratchPool scratch_;
   uint32_t window_;  // chunks per peer that may be sent and not yet used up
   std::vector<Rail> rails_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this one
   std::vector<Link*> polled_;                 // every link
-  bool any_memory_link_ = false, any_descriptor_link_ = false;
+  bool any_memory_link_ = false, any_armed_link_ = false, any_descriptor_link_ = false;
   int epoll_ = -1, wake_fd_ = -1;
   LinkWatch watch_;
 
@@ -440,11 +513,18 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t early_frames_ = 0;  // of all peers
   uint64_t finished_ = 0;      // collectives below this number are done
   uint32_t p2p_active_ = 0;
+  std::deque<Call*> late_p2p_;  // submitted, and their streams have not come so far
+  std::array<InFlight, static_cast<size_t>(DeviceQueue::kCount)> in_flight_;
+  uint32_t device_work_ = 0;  // in all of these
+  bool device_failed_ = false;
+  uint32_t idle_polls_ = 0;
+  Nanoseconds unsettled_since_ns_ = 0;
+  Nanoseconds gate_since_ns_ = 0;  // the call whose turn it is waits for its stream
   std::vector<Peer*> dirty_peers_;
   std::vector<Peer*> held_peers_;  // let others catch up: see is_ahead
   std::vector<Call*> dirty_calls_;
   std::vector<Call*> finishing_;
-  std::vector<Peer*> memory_peers_;
+  std::vector<Peer*> memory_peers_, armed_peers_;  // those with a link in memory; with one that arms
   std::vector<Peer*> ack_peers_;
   int32_t last_relay_ = 0;             // asked to pass something on
   std::vector<uint32_t> host_handed_;  // of pick_relay
@@ -471,6 +551,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint64_t link_changes_ = 0, link_changes_seen_ = 0;
   std::vector<r2ccl_probe> probes_;                    // under wait_mutex_
   std::deque<std::pair<int32_t, std::string>> notes_;  // likewise
+  std::deque<std::string> warnings_;                   // likewise
+  std::set<std::string> warned_;                       // likewise
   std::atomic<bool> prober_{false};                    // somebody takes probes
   std::atomic<uint32_t> waiters_{0};                   // want the lock, which the engine's thread shall leave
   std::atomic<uint32_t> wanted_{0};                    // of these, the ones that a driving caller leaves it to

@@ -38,7 +38,8 @@ enum SuspicionCause : uint32_t {
   kCauseStall = 3,
   kCausePeer = 4,
   kCauseHeartbeat = 5,
-  kCauseRail = 6
+  kCauseRail = 6,
+  kCauseDevice = 7,  // value of the event: errno
 };
 
 class EventLog {

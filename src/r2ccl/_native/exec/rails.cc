@@ -15,6 +15,7 @@ constexpr Nanoseconds kMillisecond = 1'000'000;
 constexpr Nanoseconds kHeartbeatPerLinkNs = 100'000;
 // How long the verdict of the stall rule about loaded links of a rail is waited for, in its floors.
 constexpr Nanoseconds kLoadedFloors = 5;
+constexpr size_t kMostWarnings = 1000;
 
 }  // namespace
 
@@ -239,6 +240,23 @@ void Engine::post_note(int32_t rank, const void* bytes, uint32_t size) {
   spread(*peers_[rank], {.kind = FrameKind::kNote, .bytes = size}, bytes, -1);
 }
 
+// Once each: a link that cannot be made anew is tried for ever.
+void Engine::warn(std::string text) {
+  std::lock_guard lock(wait_mutex_);
+  if (warned_.size() >= kMostWarnings || !warned_.insert(text).second) return;
+  warnings_.push_back(std::move(text));
+  ++link_changes_;
+  links_cv_.notify_all();
+}
+
+bool Engine::take_warning(std::string* text) {
+  std::lock_guard lock(wait_mutex_);
+  if (warnings_.empty()) return false;
+  *text = std::move(warnings_.front());
+  warnings_.pop_front();
+  return true;
+}
+
 bool Engine::take_note(int32_t* peer, std::string* text) {
   std::lock_guard lock(wait_mutex_);
   if (notes_.empty()) return false;
@@ -277,21 +295,34 @@ uint32_t Engine::wait_links_down(Nanoseconds timeout_ns) {
 }
 
 bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
-  Drive drive(*this);
   Peer& peer = *peers_[rank];
-  const bool wanted = status() == Status::OK && !peer.gone && !peer.said_goodbye && l < peer.links.size() &&
-                      peer.failover.state(l) == LinkState::kDown;
-  if (!wanted) {
-    ::close(fd);
-    return false;
+  auto wanted = [&] {
+    return status() == Status::OK && !peer.gone && !peer.said_goodbye && l < peer.links.size() &&
+           peer.failover.state(l) == LinkState::kDown;
+  };
+  uint32_t rail = 0;
+  bool verbs = false;
+  VerbsPort port;
+  {
+    Drive drive(*this);
+    if (!wanted()) {
+      ::close(fd);
+      return false;
+    }
+    rail = peer.links[l]->link->rail();
+    verbs = peer.links[l]->verbs;
+    if (rail < rails_.size()) port = rails_[rail].port;
   }
+  // Memory is registered here: calls go on meanwhile. What it replaces is freed after that, too.
+  std::unique_ptr<Link> link = make_link(rank, rail, fd, verbs ? &port : nullptr), before;
+  Drive drive(*this);
+  if (!wanted()) return false;
   LinkSlot& slot = *peer.links[l];
-  const uint32_t rail = slot.link->rail();
-  auto link = make_tcp_link(rank, rail, fd, static_cast<uint32_t>(std::max<uint64_t>(settings_.chunk_bytes, 64 << 10)));
   if (slot.link->struck()) link = make_faulty_link(std::move(link), script_, true);
   link->index = l;
   link->inherit_counters(*slot.link);
   std::replace(polled_.begin(), polled_.end(), slot.link.get(), link.get());
+  before = std::move(slot.link);
   slot.link = std::move(link);
   slot.detector = StallDetector(settings_.stall_floor_ns, settings_.stall_factor);
   slot.acks.clear();

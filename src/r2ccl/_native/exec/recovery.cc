@@ -63,6 +63,19 @@ void Engine::send_acks(Peer& peer, uint32_t l, bool flush) {
   if (flush || via != l) slot.link->flush();
 }
 
+// A peer that asks may miss acknowledgements that took another link than their chunks, and are lost with it: it would
+// take the link of the chunks for dead.
+void Engine::tell_detoured(Peer& peer, int32_t via) {
+  for (uint32_t l = 0; l < peer.links.size(); ++l) {
+    if (static_cast<int32_t>(l) == via) continue;
+    const std::vector<ChunkId> all = on_wire(peer.links[l]->detours.take());
+    for (size_t at = 0; at < all.size(); at += kMaxIdsPerFrame) {
+      const size_t n = std::min(all.size() - at, kMaxIdsPerFrame);
+      answer(peer, via, {.kind = FrameKind::kAck, .bytes = static_cast<uint32_t>(n * sizeof(ChunkId))}, &all[at]);
+    }
+  }
+}
+
 // Acknowledgements return over the link that brought the chunks, unless they would wait there behind chunks for long:
 // the sender would take the link for slower than it is.
 uint32_t Engine::ack_link(Peer& peer, uint32_t l) noexcept {
@@ -115,6 +128,7 @@ void Engine::note_credit(Peer& peer, uint8_t lane, uint32_t freed) {
   if (peer.blocked) mark_dirty(peer);
 }
 
+// link: over which it came; any other number: over none.
 void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
   Sent sent;
   if (!peer.ledger.acknowledge(id, link, &sent)) return;
@@ -123,7 +137,7 @@ void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
     if (sent.link == link) peer.links[link]->answered_ns = now;
     peer.links[sent.link]->detector.acknowledged(now, sent.posted_ns);
     // Acknowledgements of small messages wait for company: their time says nothing about the link.
-    if (!sent.retained) peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
+    if (sent.owner) peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
   } else {
     relay_confirmed(peer, sent);
   }
@@ -138,7 +152,7 @@ void Engine::acknowledged(Peer& peer, const Sent& sent) {
   }
   if (sent.retained) peer.retained.give(sent.retained);
   if (sent.owner) chunk_done(*reinterpret_cast<Call*>(sent.owner), sent.op, sent.header.chunk);
-  if (peer.blocked) mark_dirty(peer);
+  if (peer.blocked || peer.starved) mark_dirty(peer);
 }
 
 // ---- control frames ------------------------------------------------------------------------------------------------
@@ -171,12 +185,16 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
     return;
   }
   if (status() != Status::OK) return;
+  if (!is_known(h.kind)) {
+    ++counters_.refused_frames;
+    return;
+  }
   const Nanoseconds now = monotonic_ns();
   heard(peer, now);
   switch (h.kind) {
     case FrameKind::kAck:
       for (const ChunkId& id : ids_of(h, payload))
-        acknowledge(peer, via == kViaRelay ? relay_index(peer) : static_cast<uint32_t>(std::max(via, 0)), id);
+        acknowledge(peer, via == kViaRelay ? relay_index(peer) : static_cast<uint32_t>(via), id);
       peer.failover.close_repairs(now, &peer.actions);
       carry_out(peer);
       break;
@@ -186,6 +204,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
     case FrameKind::kPing: {
       const auto paused = static_cast<uint32_t>(pauses_.within(now, 4 * settings_.stall_floor_ns) / 1000);
       answer(peer, via, {.kind = FrameKind::kPong, .freed = paused, .token = h.token});
+      tell_detoured(peer, via);
       break;
     }
     case FrameKind::kPong:
@@ -235,6 +254,9 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       if (std::memcmp(&mine, &theirs, sizeof mine) != 0) raise_alarm(h.call);
       break;
     }
+    case FrameKind::kReplaced:
+      if (via == -1 && peer.control) peer.control->expect_end();
+      break;
     case FrameKind::kQuery:
       send_all_credits(peer);
       break;
@@ -267,6 +289,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
 // The peer closes in good order: all that it finished has arrived there, whether or not its acknowledgements did here.
 void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
   peer.said_goodbye = true;
+  peer.settled = h.token == kGoodbyeSettled;
   peer.last_words.assign(reinterpret_cast<const char*>(payload), h.bytes);
   peer.last_status = h.flags;
   peer.goodbye_ns = monotonic_ns();
@@ -298,16 +321,17 @@ void Engine::broken(Link& link, int error) noexcept {
     if (slot.ended_ns == 0) slot.ended_ns = monotonic_ns();
     return;
   }
-  suspect(peer, link.index, kCauseSocket);
+  const bool socket = !slot.verbs || error == ECONNRESET || error == ECONNREFUSED;
+  suspect(peer, link.index, socket ? kCauseSocket : kCauseDevice, socket ? 0 : static_cast<uint64_t>(error));
 }
 
-void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause) {
+void Engine::suspect(Peer& peer, uint32_t l, uint32_t cause, uint64_t value) {
   if (!peer.failover.usable(l) || status() != Status::OK || peer.gone || peer.said_goodbye) return;
   if (peer.links[l]->link->lossless()) {
     fail(Status::INTERNAL, "the shared memory with rank " + std::to_string(peer.rank) + " is corrupt");
     return;
   }
-  event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, 0);
+  event(kEventLinkSuspect, peer.rank, static_cast<int32_t>(peer.links[l]->link->rail()), cause, value);
   peer.links[l]->cause = cause;
   peer.links[l]->rate.failed(monotonic_ns(), peer.ledger.oldest_ns(l));
   peer.failover.suspect(l, monotonic_ns(), &peer.actions);
@@ -378,7 +402,7 @@ void Engine::fence(Peer& peer, uint32_t l) {
     slot.landing_call = nullptr;
   }
   if (slot.landing_slot) {
-    peer.staging.give(slot.landing_slot);
+    peer.give_back(slot.landing_slot);
     slot.landing_slot = nullptr;
   }
   drop_passing(slot);
@@ -427,8 +451,13 @@ bool Engine::needs(const Peer& peer) const noexcept {
   if (at < 0) return false;
   auto unfinished = [&](const std::vector<PlanImage::MessageList>& lists, PlanImage::Range range) {
     for (uint32_t i = range.begin; i < range.end; ++i)
-      for (uint32_t op : lists[i].ops)
-        if (current_->ops[op].done != current_->ops[op].chunks) return true;
+      for (uint32_t op : lists[i].ops) {
+        const OpRun& run = current_->ops[op];
+        if (run.done == run.chunks) continue;
+        // What has arrived needs the peer no more, however long a device takes to apply it.
+        auto to_come = [](ChunkState s) { return s != ChunkState::kArrived && s != ChunkState::kApplied; };
+        if (std::any_of(run.state, run.state + run.chunks, to_come)) return true;
+      }
     return false;
   };
   return unfinished(plan.sends, plan.sends_of[at]) || unfinished(plan.receives, plan.receives_of[at]);
@@ -496,6 +525,7 @@ void Engine::tick(Nanoseconds now) {
   compare_if_stuck(now);
   tick_agreement(now);
   if (alarm_.active) resolve_alarm(now, now - alarm_.since_ns > 300 * kMillisecond);
+  if (!immediate_) tick_deadlines(now);
   run_dirty();
 }
 

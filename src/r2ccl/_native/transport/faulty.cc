@@ -15,7 +15,7 @@ namespace r2ccl {
 
 namespace {
 
-enum class FaultKind { kBlackhole, kTxDrop, kRxDrop, kReset };
+enum class FaultKind { kBlackhole, kTxDrop, kRxDrop, kReset, kDevice };
 
 struct Fault {
   FaultKind kind{};
@@ -37,10 +37,11 @@ std::optional<Fault> fault_of_line(const std::string& line, int32_t peer, uint32
       if (value != "*" && std::atoi(value.c_str()) != peer) return std::nullopt;
     } else if (key == "kind") {
       matches = true;
-      fault.kind = value == "reset"     ? FaultKind::kReset
-                   : value == "tx-drop" ? FaultKind::kTxDrop
-                   : value == "rx-drop" ? FaultKind::kRxDrop
-                                        : FaultKind::kBlackhole;
+      fault.kind = value == "reset"          ? FaultKind::kReset
+                   : value == "device-error" ? FaultKind::kDevice
+                   : value == "tx-drop"      ? FaultKind::kTxDrop
+                   : value == "rx-drop"      ? FaultKind::kRxDrop
+                                             : FaultKind::kBlackhole;
     } else if (key == "after_bytes") {
       fault.after_bytes = std::strtoull(value.c_str(), nullptr, 10);
     } else if (key == "after_ms") {
@@ -62,12 +63,12 @@ class FaultyLink final : public Link, LinkEvents {
   bool ready() const noexcept override { return inner_->ready(); }
   bool write(const FrameHeader& header, const uint8_t* payload) noexcept override {
     if (!inner_->ready()) return false;
-    if (fired() && fault_.kind != FaultKind::kRxDrop) return true;  // swallowed
+    if (drops_output()) return true;  // swallowed
     moved_ += header.bytes;
     return inner_->write(header, payload);
   }
   void control(const FrameHeader& header, const void* payload) noexcept override {
-    if (!(fired() && fault_.kind != FaultKind::kRxDrop)) inner_->control(header, payload);
+    if (!drops_output()) inner_->control(header, payload);
   }
   void flush() noexcept override { inner_->flush(); }
   void fence() noexcept override { inner_->fence(); }
@@ -75,6 +76,11 @@ class FaultyLink final : public Link, LinkEvents {
   uint64_t progress() noexcept override { return inner_->progress(); }
   uint64_t round_trip_ns() noexcept override { return inner_->round_trip_ns(); }
   bool written() const noexcept override { return inner_->written(); }
+  uint32_t unwritten() const noexcept override { return inner_->unwritten(); }
+  bool linger() noexcept override { return inner_->linger(); }
+  bool arms() const noexcept override { return inner_->arms(); }
+  bool prepare_sleep() noexcept override { return inner_->prepare_sleep(); }
+  void awake() noexcept override { inner_->awake(); }
   bool lossless() const noexcept override { return false; }
   int fd() const noexcept override { return inner_->fd(); }
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
@@ -88,7 +94,7 @@ class FaultyLink final : public Link, LinkEvents {
     return inner_->poll(*this);
   }
   // Resets do not last: what comes back works.
-  bool struck() const noexcept override { return fault_.kind != FaultKind::kReset && fired(); }
+  bool struck() const noexcept override { return !breaks_once() && fired(); }
   uint64_t tx_bytes() const noexcept override { return inner_->tx_bytes(); }
   uint64_t rx_bytes() const noexcept override { return inner_->rx_bytes(); }
 
@@ -98,10 +104,18 @@ class FaultyLink final : public Link, LinkEvents {
     if (fault_.after_ns) return monotonic_ns() - born_ >= fault_.after_ns;
     return moved_ >= fault_.after_bytes;
   }
-  bool drops_input() const noexcept { return fired() && fault_.kind != FaultKind::kTxDrop; }
+  bool breaks_once() const noexcept { return fault_.kind == FaultKind::kReset || fault_.kind == FaultKind::kDevice; }
+  // A device that fails drops by itself.
+  bool drops_output() const noexcept {
+    return fired() && fault_.kind != FaultKind::kRxDrop && fault_.kind != FaultKind::kDevice;
+  }
+  bool drops_input() const noexcept {
+    return fired() && fault_.kind != FaultKind::kTxDrop && fault_.kind != FaultKind::kDevice;
+  }
   void reset_if_due() noexcept {
-    if (fault_.kind != FaultKind::kReset || reset_ || !fired()) return;
+    if (!breaks_once() || reset_ || !fired()) return;
     reset_ = true;
+    if (fault_.kind == FaultKind::kDevice && inner_->fail_device()) return;
     events_->broken(*this, ECONNRESET);
   }
 

@@ -81,6 +81,7 @@ class LoopbackLink final : public Link {
     }
     return any;
   }
+  bool arms() const noexcept override { return true; }
   uint64_t tx_bytes() const noexcept override { return tx_; }
   uint64_t rx_bytes() const noexcept override { return rx_; }
 

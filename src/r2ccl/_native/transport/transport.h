@@ -58,6 +58,10 @@ class Link {
   virtual uint64_t round_trip_ns() noexcept { return 0; }
   // All that was written has left this process (used when acknowledgements are switched off).
   virtual bool written() const noexcept { return true; }
+  // How many of the frames written last still need their source memory.
+  virtual uint32_t unwritten() const noexcept { return written() ? 0 : 1; }
+  // Before the end: true once all that was said has left. Called again until then, or until it takes too long.
+  virtual bool linger() noexcept { return true; }
 
   // What was written is delivered as long as the peer's process lives: no acknowledgement, no replay.
   virtual bool lossless() const noexcept { return false; }
@@ -65,17 +69,27 @@ class Link {
   virtual bool publish_credit(uint8_t, uint32_t) noexcept { return false; }
   virtual bool read_credit(uint8_t, uint32_t*) noexcept { return false; }
 
+  // Slots of windows, where there is shared memory: the receiver gives one back; the sender asks whether it has been
+  // given back `count` times in all.
+  static constexpr uint32_t kMostWindowSlots = 512;
+  virtual void return_slot(uint32_t) noexcept {}
+  virtual bool slot_returned(uint32_t, uint32_t) noexcept { return false; }
+
   // Descriptor for an edge-triggered epoll, or -1 for a link in memory.
   virtual int fd() const noexcept { return -1; }
   virtual void on_ready(LinkEvents&, bool readable, bool writable) noexcept;
   // Delivers what has come (memory links) or what on_ready left over; true if there was anything. Called often.
   virtual bool poll(LinkEvents&) noexcept { return false; }
-  // Memory links: declare that this side is about to sleep; true if it must not, since something has come.
+  // Must be told before this side sleeps, and does not say by a descriptor when it has room again.
+  virtual bool arms() const noexcept { return false; }
+  // Of such links: declare that this side is about to sleep; true if it must not, since something has come.
   virtual bool prepare_sleep() noexcept { return false; }
   virtual void awake() noexcept {}
   // The peer sleeps and must be woken by a control socket after this side wrote.
   virtual bool take_wake_request() noexcept { return false; }
 
+  // For faults of the script: the hardware at this end is told to fail. False: there is none that could be told.
+  virtual bool fail_device() noexcept { return false; }
   // A fault of the script that lasts has struck (faulty.cc).
   virtual bool struck() const noexcept { return false; }
   virtual uint64_t tx_bytes() const noexcept = 0;
