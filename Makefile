@@ -27,12 +27,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 NATIVE_SOURCES := $(shell find src include CMakeLists.txt -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cuh' -o -name '*.cu' \
-	-o -name '*.pyx' -o -name '*.pxd' -o -name CMakeLists.txt)
+	-o -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name CMakeLists.txt -o -name '*.cmake')
 CPP_FILES = $(shell find src include tests -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.cuh' -o -name '*.cu')
-CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd')
+CYTHON_FILES = $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi')
 PYTHON_DIRS := src tests tools $(wildcard perf)
 
-.PHONY: help venv build demo test test-python test-native test-asan test-tsan test-verbs check format bench bench-faults bench-plans soak clean distclean lab-tools
+.PHONY: help venv build demo test test-python test-native test-asan test-tsan test-cuda test-verbs check format bench bench-faults bench-plans soak clean distclean lab-tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,7 @@ demo: build lab-tools ## train on an emulated cluster while a NIC is cut, and dr
 
 test: build lab-tools ## every test that this machine can run; a skipped one says what is missing
 	$(MAKE) --no-print-directory test-python
+	$(MAKE) --no-print-directory test-cuda
 	$(MAKE) --no-print-directory test-native
 	$(MAKE) --no-print-directory test-asan
 	$(MAKE) --no-print-directory test-tsan
@@ -96,6 +97,19 @@ GUEST_ARGS ?=
 test-verbs: build ## the tests over soft RDMA, in a guest machine (installs qemu and Debian's kernel for it, in its own folder)
 	tools/rdma_guest/packages.sh
 	$(GUEST) --timeout 600 $(GUEST_ARGS) -- $(BIN)/python -m pytest -q -rfEs -p no:cacheprovider tests/verbs $(PYTEST_ARGS)
+
+# CuPy's arrays need no GPU to exist; the package is large, so that only these tests ask for it.
+CUPY := $(BUILD)/cupy.stamp
+$(CUPY): $(REQUIREMENTS)
+	@mkdir -p $(BUILD)
+	$(BIN)/python -c 'import cupy' 2>/dev/null || $(BIN)/python -m pip install -q 'cupy-cuda13x>=13.6'
+	@touch $@
+
+test-cuda: build $(CUPY) ## the CUDA path on a driver without a GPU, and each of its fences and waits removed once
+	tools/native_tests.sh $(BUILD)/native "" $(JOBS) cuda
+	$(BIN)/python -m pytest -q -rfEs tests/cuda $(PYTEST_ARGS)
+	tools/native_tests.sh $(BUILD)/tsan thread $(JOBS) cuda
+	$(BIN)/python tests/cuda/mutants.py $(BUILD)/tsan
 
 soak: build lab-tools ## ten minutes of random faults and recoveries while all collectives run, every element compared
 	$(BIN)/python tests/soak/soak.py --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Build and run the C++ tests.  usage: tools/native_tests.sh BUILD_DIR SANITIZER JOBS     SANITIZER: "", address or thread
+# Build and run the C++ tests.  usage: tools/native_tests.sh BUILD_DIR SANITIZER JOBS [LABEL]
+#   SANITIZER: "", address or thread     LABEL: only the tests that have it, of which a target LABEL_tests exists
 set -euo pipefail
-folder=$1 sanitizer=$2 jobs=$3
+folder=$1 sanitizer=$2 jobs=$3 label=${4:-}
 cd "$(dirname "$0")/.."
 
 if [ -n "$sanitizer" ]; then
@@ -29,9 +30,9 @@ fi
 mkdir -p "$(dirname "$folder")"
 cmake -S . -B "$folder" -DR2CCL_TESTS=ON -DR2CCL_PYTHON=OFF -DR2CCL_SANITIZE="$sanitizer" \
   -DCMAKE_BUILD_TYPE=Release >"$folder.log" 2>&1 || { cat "$folder.log"; exit 1; }
-cmake --build "$folder" --parallel "$jobs" >>"$folder.log" 2>&1 || { tail -n 60 "$folder.log"; exit 1; }
-echo "native tests${sanitizer:+ under -fsanitize=$sanitizer}:"
+cmake --build "$folder" --parallel "$jobs" ${label:+--target "${label}_tests"} >>"$folder.log" 2>&1 || { tail -n 60 "$folder.log"; exit 1; }
+echo "native tests${label:+ of $label}${sanitizer:+ under -fsanitize=$sanitizer}:"
 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1} \
   TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1} \
   ${launcher[@]+"${launcher[@]}"} ctest --test-dir "$folder" --output-on-failure --timeout 120 --no-tests=error \
-  ${leave_out[@]+"${leave_out[@]}"}
+  ${leave_out[@]+"${leave_out[@]}"} ${label:+--label-regex "^$label\$"}

@@ -35,6 +35,7 @@ typedef enum r2ccl_status { R2CCL_STATUS_LIST(X) } r2ccl_status;
 
 typedef struct r2ccl_engine r2ccl_engine;
 typedef struct r2ccl_plan r2ccl_plan;
+typedef struct r2ccl_device r2ccl_device;  // see device.h
 
 // Settings of one engine; see r2ccl/config.py for their meaning.
 typedef struct r2ccl_settings {
@@ -54,6 +55,7 @@ typedef struct r2ccl_settings {
   const char* fault_script;     // faults the transport injects, one a line; may be empty
   uint64_t register_bytes;      // most that the registrations of the program's memory may pin, of all devices together
   const char* verbs_library;    // libibverbs, or what stands in for it; empty: libibverbs.so.1
+  r2ccl_device* device;         // where buffers lie; it outlives the engine. NULL: the host
 } r2ccl_settings;
 
 // The layout of a plan and of the call that runs it. Arrays are read during the call only.
@@ -93,7 +95,18 @@ typedef struct r2ccl_call_args {
   uint32_t avg_ranks;       // divisor of AVG, else 0
   int32_t peer;             // send and recv: the other rank; else -1
   uint32_t epoch;           // for which the plan was made
+  // On a device with streams only.
+  int32_t on_stream;    // the call begins when `stream` has come so far
+  int32_t hold;         // and what is put on the stream afterwards waits for its end
+  uint32_t keep_flags;  // R2CCL_KEEP_*
+  void* stream;
+  void* keep;           // what the call overwrites of its input: copied before it begins
+  uint64_t keep_bytes;  // 0: nothing is kept
+  uint64_t timeout_ns;  // after it has begun the engine fails; 0: never
 } r2ccl_call_args;
+
+#define R2CCL_KEEP_SEND 1u     // the copy is what the call sends from
+#define R2CCL_KEEP_RESTORE 2u  // if the call fails, the copy is put back
 
 typedef struct r2ccl_event {
   uint64_t time_ns;  // CLOCK_REALTIME
@@ -106,7 +119,7 @@ typedef struct r2ccl_event {
 
 typedef struct r2ccl_counters {
   uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns, last_repair_ns,
-      events_dropped, staging_bytes, refused_frames, hedged_chunks, relayed_chunks, forwarded_chunks;
+      events_dropped, staging_bytes, refused_frames, hedged_chunks, relayed_chunks, forwarded_chunks, window_chunks;
 } r2ccl_counters;
 
 typedef struct r2ccl_link_stats {
@@ -165,6 +178,11 @@ R2CCL_API int32_t r2ccl_add_control(r2ccl_engine*, int32_t peer, int fd, int32_t
 R2CCL_API int32_t r2ccl_set_host(r2ccl_engine*, int32_t peer, int32_t host);
 // How chunks for a peer divide over its links: (links + 1) x links fractions, healthy, then after the loss of each.
 R2CCL_API int32_t r2ccl_set_shares(r2ccl_engine*, int32_t peer, const double* rows, uint32_t links);
+// Between GPUs of one host: memory of this rank's device (from r2ccl_device_allocate, r2ccl_window_bytes long; the
+// engine releases it) that the peer's device may write, and the peer's as this rank's device reaches it; NULL: none. 0
+// bytes: no window with this peer.
+R2CCL_API uint64_t r2ccl_window_bytes(r2ccl_engine*, int32_t peer);
+R2CCL_API int32_t r2ccl_set_window(r2ccl_engine*, int32_t peer, void* own, void* theirs);
 // How many rails each rank has (size entries): all ranks agree on their health from then on, in epochs.
 R2CCL_API int32_t r2ccl_set_rails(r2ccl_engine*, const uint32_t* rails);
 R2CCL_API int32_t r2ccl_engine_start(r2ccl_engine*);
@@ -189,6 +207,9 @@ R2CCL_API uint32_t r2ccl_epoch(r2ccl_engine*);
 R2CCL_API size_t r2ccl_health(r2ccl_engine*, uint32_t epoch, uint8_t* out, size_t capacity);
 // Nobody will wait for the ticket: it is freed when the call is done.
 R2CCL_API void r2ccl_detach(r2ccl_engine*, uint64_t ticket);
+// Of a call that was ordered on a stream: what is put on this other one from now on waits until the call has ended,
+// well or not. INVALID_ARGUMENT: the stream cannot be held.
+R2CCL_API int32_t r2ccl_hold(r2ccl_engine*, uint64_t ticket, void* stream);
 
 // Text of the error the engine is in, or of what a running call waits for (ticket 0: the collective
 // under way, if any); returns the length written.

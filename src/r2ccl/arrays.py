@@ -18,10 +18,10 @@ def as_buffer(array: Any, writable: bool, name: str) -> tuple[int, int, DType]:
     """
     if isinstance(array, np.ndarray):
         return _from_numpy(array, writable, name)
-    if hasattr(array, "__cuda_array_interface__") or type(array).__module__.split(".")[0] == "cupy":
+    if type(array).__module__.split(".")[0] == "cupy" or hasattr(array, "__cuda_array_interface__"):
         raise InvalidArgument(
             f"{name} lies in the memory of a GPU ({type(array).__module__}.{type(array).__name__}), and this communicator "
-            "works on host memory: pass a NumPy array (cupy.asnumpy(x))"
+            "works on host memory: pass a NumPy array (cupy.asnumpy(x)), or use a communicator made with init(device='cuda')"
         )
     if hasattr(array, "__array_interface__"):
         return _from_numpy(np.asarray(array), writable, name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ._native.core import Engine, try_port
+from ._native.core import CudaDevice, Engine, try_port
 from .bootstrap import Bootstrap, Deadline, resolve
 from .bootstrap.agree import check_agreed
 from .bootstrap.door import Door
@@ -26,6 +26,7 @@ from .topology.cluster import Cluster
 from .topology.discover import describe_self
 from .topology.model import RailInfo, RankInfo
 from .topology.rdma import drop_unusable, speak_verbs
+from .windows import open_windows
 
 log = logging.getLogger("r2ccl")
 _MAX_JOB = 64
@@ -48,7 +49,7 @@ class Parts:
     job: str
 
 
-def assemble(via: Any, config: Config, costs: Costs | None = None) -> Parts:
+def assemble(via: Any, config: Config, device: CudaDevice | None = None, costs: Costs | None = None) -> Parts:
     """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``.
 
     costs: those of the communicator that this one descends from; None: ``config.costs`` says.
@@ -57,20 +58,22 @@ def assemble(via: Any, config: Config, costs: Costs | None = None) -> Parts:
     deadline = Deadline(config.init_timeout_s)
     boot = resolve(via, config, deadline)
     try:
-        return _from_bootstrap(boot, config, deadline, costs)
+        return _from_bootstrap(boot, config, deadline, device, costs)
     finally:
         if boot is not via:
             boot.close()
 
 
-def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, costs: Costs | None) -> Parts:
+def _from_bootstrap(
+    boot: Bootstrap, config: Config, deadline: Deadline, device: CudaDevice | None, costs: Costs | None
+) -> Parts:
     rank, size = boot.rank, boot.size
     check_agreed(boot, config, deadline)
     me = drop_unusable(describe_self(config, rank), config, try_port)
     answers = boot.all_gather("topology", me.to_bytes(), deadline)
     ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
     cluster = Cluster.of(ranks)
-    cores = _fewest_cores(boot, deadline)
+    cores, any_gpu = _machines(boot, deadline, device is not None)
     if costs is None:
         costs = _costs(boot, config, deadline)
     mesh = connect_mesh(boot, config, me, ranks, deadline, keep_listening=True) if size > 1 else Mesh()
@@ -80,11 +83,17 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, costs: 
         counts = [int(c) for c in boot.all_gather("rails", str(rails).encode(), deadline)]
         planner = Planner(rank, cluster, config, cores, min(counts), costs)
         crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
-        engine = Engine(rank, size, config, planner, crowded)
+        engine = Engine(rank, size, config, planner, crowded, device)
         places = _connect(engine, mesh, me, ranks, cluster, config)
     except BaseException:
         mesh.close()
         raise
+    if any_gpu:
+        try:
+            open_windows(engine, boot, deadline)
+        except BaseException:
+            engine.close(0.0)
+            raise
     rails_of = [len(info.rails) for info in ranks]
     if size > 1 and 0 < sum(rails_of) <= _MOST_AGREED_RAILS:
         engine.set_rails(array("I", rails_of))
@@ -107,12 +116,14 @@ def _from_bootstrap(boot: Bootstrap, config: Config, deadline: Deadline, costs: 
     return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint, door, job)
 
 
-def _fewest_cores(boot: Bootstrap, deadline: Deadline) -> int:
-    answers = boot.all_gather("cores", json.dumps(len(os.sched_getaffinity(0))).encode(), deadline)
+def _machines(boot: Bootstrap, deadline: Deadline, gpu: bool) -> tuple[int, bool]:
+    """The fewest processors of any rank, and whether any works on a GPU."""
+    answers = boot.all_gather("machines", json.dumps([len(os.sched_getaffinity(0)), gpu]).encode(), deadline)
     try:
-        return max(1, min(int(json.loads(a)) for a in answers))
-    except ValueError as error:
-        raise BootstrapError(f"a rank sent a malformed number of processors: {error}") from None
+        found = [json.loads(answer) for answer in answers]
+        return max(1, min(int(cores) for cores, _ in found)), any(bool(on_gpu) for _, on_gpu in found)
+    except (ValueError, TypeError) as error:
+        raise BootstrapError(f"a rank sent a malformed description of its machine: {error}") from None
 
 
 def _costs(boot: Bootstrap, config: Config, deadline: Deadline) -> Costs | None:

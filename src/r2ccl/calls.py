@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ._native.core import Engine, Work
+from ._native.core import Engine, HostBuffer, Work
 from .arrays import as_buffer
 from .config import Config
+from .device_arrays import as_device_buffer
 from .errors import InvalidArgument
+from .streams import stream_handle
 from .types import Collective, DType, ReduceOp
 
 
@@ -120,7 +122,7 @@ class Calls:
         send (it is copied first)."""
         if recv is not send:
             keep_input = False
-        else:
+        elif self._engine.device is None:  # a device copies it when its stream has come so far
             send = np.array(send, copy=True)
         return self._run(Collective.ALL_TO_ALL, send, recv, ReduceOp.SUM, -1, stream, async_op, timeout_s, keep_input)
 
@@ -162,9 +164,10 @@ class Calls:
             Collective.SCATTER, send if at_root else None, recv, ReduceOp.SUM, root, stream, async_op, timeout_s
         )
 
-    def barrier(self, *, timeout_s: float | None = None) -> None:
-        """Returns when every rank has called it."""
-        self._engine.barrier(timeout_s)
+    def barrier(self, *, stream: Any = None, timeout_s: float | None = None) -> None:
+        """Returns when every rank has called it. With a stream, on a device: returns at once, and what is put on the
+        stream afterwards waits for what every rank's stream held when it called."""
+        self._engine.barrier(timeout_s, None if stream is None else self._on(stream))
 
     # -- counts that differ --------------------------------------------------------------------------------------
 
@@ -272,7 +275,8 @@ class Calls:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Calls of this thread inside start at once and run side by side; leaving the context waits for all of them."""
+        """Calls of this thread inside start at once and run side by side; leaving the context waits for all of them: the
+        host, or on a device the stream of each."""
         thread = get_ident()
         if thread in self._groups:
             raise InvalidArgument("group() inside group(): leave the first one before")
@@ -282,9 +286,30 @@ class Calls:
         finally:
             del self._groups[thread]
         for work in pending:
-            work.wait()
+            work.wait(work.stream)
 
     # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _on(self, stream: Any, *arrays: Any) -> int | None:
+        """The stream that a call is ordered on; None: the host waits for it."""
+        if self._engine.device is None:
+            if stream is not None:
+                raise InvalidArgument(
+                    f"stream = {stream!r}: this communicator works on host arrays, which have no stream (init(device='cuda'))"
+                )
+            return None
+        if any(isinstance(array, HostBuffer) for array in arrays):
+            return None
+        return stream_handle(stream, arrays)
+
+    def host_buffer(self, nbytes: int) -> HostBuffer:
+        """Bytes in host memory that calls take wherever this communicator works: the host then waits for such a call."""
+        return self._engine.host_buffer(nbytes)
+
+    def _buffer(self, array: Any, writable: bool, name: str) -> tuple[int, int, DType]:
+        if self._engine.device is None:
+            return as_buffer(array, writable, name)
+        return as_device_buffer(array, writable, name, self._engine.device)
 
     def _run(
         self,
@@ -298,11 +323,12 @@ class Calls:
         timeout_s: float | None,
         keep_input: bool | None = False,
     ) -> Work:
-        if stream is not None:
-            raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
+        handle = self._on(stream, send, recv)
         pending = self._groups.get(get_ident()) if self._groups else None
         keep = self.config.keep_input if keep_input is None else keep_input
-        work = self._engine.run(collective, send, recv, op, root, async_op or pending is not None, timeout_s, keep)
+        work = self._engine.run(
+            collective, send, recv, op, root, async_op or pending is not None, timeout_s, keep, handle
+        )
         if pending is not None:
             pending.append(work)
         return work
@@ -322,9 +348,8 @@ class Calls:
         timeout_s: float | None,
         keep_input: bool | None = False,
     ) -> Work:
-        if stream is not None:
-            raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
-        sent, received = as_buffer(send, False, "send"), as_buffer(recv, True, "recv")
+        handle = self._on(stream, send, recv)
+        sent, received = self._buffer(send, False, "send"), self._buffer(recv, True, "recv")
         if sent[2] != received[2]:
             raise InvalidArgument(
                 f"send is {sent[2].name.lower()} and recv is {received[2].name.lower()}: they must be equal"
@@ -336,7 +361,17 @@ class Calls:
         pending = self._groups.get(get_ident()) if self._groups else None
         keep = self.config.keep_input if keep_input is None else keep_input
         work = self._engine.run_given(
-            collective, send, recv, op, cuts, recv_cuts, in_place, async_op or pending is not None, timeout_s, keep
+            collective,
+            send,
+            recv,
+            op,
+            cuts,
+            recv_cuts,
+            in_place,
+            async_op or pending is not None,
+            timeout_s,
+            keep,
+            handle,
         )
         if pending is not None:
             pending.append(work)
@@ -345,10 +380,9 @@ class Calls:
     def _p2p(
         self, collective: Collective, buf: Any, peer: int, stream: Any, async_op: bool, timeout_s: float | None
     ) -> Work:
-        if stream is not None:
-            raise InvalidArgument(f"stream = {stream!r}: host arrays have no stream")
+        handle = self._on(stream, buf)
         pending = self._groups.get(get_ident()) if self._groups else None
-        work = self._engine.run_p2p(collective, buf, peer, async_op or pending is not None, timeout_s)
+        work = self._engine.run_p2p(collective, buf, peer, async_op or pending is not None, timeout_s, handle)
         if pending is not None:
             pending.append(work)
         return work
@@ -366,9 +400,8 @@ class Calls:
         np.cumsum(values, out=cuts[1:])
         return cuts
 
-    @staticmethod
-    def _fits(name: str, array: Any, count: int, writable: bool) -> None:
-        have = as_buffer(array, writable, name)[1]
+    def _fits(self, name: str, array: Any, count: int, writable: bool) -> None:
+        have = self._buffer(array, writable, name)[1]
         if have != count:
             raise InvalidArgument(f"{name} has {have} elements; the counts ask for {count}")
 

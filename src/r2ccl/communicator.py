@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from ._native.core import CudaDevice
 from .assemble import assemble
 from .bootstrap.keeper import Keeper
 from .calls import Calls
 from .config import WORLD, Config, trace_path
+from .devices import device_of
 from .errors import Aborted, InvalidArgument, R2cclError
 from .observe.events import Event
 from .observe.station import Station
@@ -31,30 +33,35 @@ log = logging.getLogger("r2ccl")
 _LINGER_S = 2.0
 
 
-def init(via: Any = None, *, device: str | None = None, config: Config | None = None) -> Communicator:
+def init(via: Any = None, *, device: Any = None, config: Config | None = None) -> Communicator:
     """Make a communicator of all ranks of the job; every rank calls it.
 
     via: None (the variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them; without WORLD_SIZE a
         world of one), an mpi4py communicator (used only during this call), or an object with the methods of
         ``r2ccl.bootstrap.Bootstrap``.
-    device: "cpu" (the default).
+    device: where the arrays of all calls lie: "cpu" (the default), or a GPU: "cuda" (CuPy's current one), "cuda:1", 1, or a
+        ``cupy.cuda.Device``. Ranks may differ in it.
     config: settings; default ``Config.from_env()``.
 
     Returns when all ranks are connected. Raises Timeout naming the ranks that are missing after
     ``config.init_timeout_s``, BootstrapError, NoRails, Mismatch (settings differ), InvalidArgument.
     """
-    if device not in (None, "cpu"):
-        raise InvalidArgument(f"device = {device!r}: this build knows 'cpu' only")
-    return Communicator(via, config or Config.from_env())
+    config = config or Config.from_env()
+    return Communicator(via, config, device_of(device, config.cuda_library))
 
 
 class Communicator(Calls):
     """A group of ranks that carry out collectives together. Made by ``init``.
 
-    Arrays: contiguous, in this machine's byte order, in host memory; count and dtype come from the array. Outputs are
-    never allocated. Every rank makes the same calls in the same order; several threads of a rank may call, and the
-    order of their calls is the order of the collectives. A call returns when its result is in memory; with
-    ``async_op=True`` at once, and ``Work.wait`` waits. Zero-size arrays are legal.
+    Arrays: contiguous, in this machine's byte order, in the memory of the communicator's ``device``; count and dtype
+    come from the array. Outputs are never allocated. Every rank makes the same calls in the same order; several threads
+    of a rank may call, and the order of their calls is the order of the collectives. A call returns when its result is
+    in memory; with ``async_op=True`` at once, and ``Work.wait`` waits. Zero-size arrays are legal.
+
+    On a GPU a call is ordered on a stream (``stream=``; default: CuPy's current one): it begins after what the stream
+    holds, what is put on the stream afterwards waits for it (with ``async_op=True`` only what ``Work.wait`` says), and the
+    host does not wait. So errors surface later: at the next call, ``check``, or ``Work.synchronize``; then no stream is
+    held any more. A call that takes longer than its timeout after it has begun ends the communicator with Timeout.
 
     Arguments that cannot be used raise InvalidArgument before anything is sent. Later, a call or ``Work.wait`` may
     raise Timeout (the call goes on; its arrays must stay untouched until ``abort`` or ``close``), Mismatch, PeerLost,
@@ -66,8 +73,15 @@ class Communicator(Calls):
     copy of it before each call. None: ``Config.keep_input``.
     """
 
-    def __init__(self, via: Any, config: Config, _parent: Communicator | None = None, _name: str = WORLD) -> None:
-        parts = assemble(via, config, _parent._planner.costs if _parent is not None else None)
+    def __init__(
+        self,
+        via: Any,
+        config: Config,
+        device: CudaDevice | None = None,
+        _parent: Communicator | None = None,
+        _name: str = WORLD,
+    ) -> None:
+        parts = assemble(via, config, device, _parent._planner.costs if _parent is not None else None)
         self._engine = parts.engine
         self._cluster = parts.cluster
         self._planner: Planner = parts.planner
@@ -83,7 +97,7 @@ class Communicator(Calls):
         self.size = parts.cluster.size
         self.local_rank: int = parts.cluster.local_rank(parts.rank)
         self.local_size: int = parts.cluster.local_size(parts.rank)
-        self.device = "cpu"
+        self.device: str = "cpu" if device is None else device.name
         self._view: View = View(
             parts.engine,
             job=parts.job if _parent is None else _parent._view.job,
@@ -115,16 +129,17 @@ class Communicator(Calls):
         """
         if color is not None and not 0 <= color < 1 << 31:
             raise InvalidArgument(f"color = {color}: 0 to {(1 << 31) - 1}, or None for no communicator")
-        mine = np.array([-1 if color is None else color, key], np.int64)
-        every = np.empty((self.size, 2), np.int64)
-        self._run(Collective.ALL_GATHER, mine, every, ReduceOp.SUM, -1, None, False, None)
+        mine, answers = self._engine.host_buffer(16), self._engine.host_buffer(16 * self.size)
+        np.frombuffer(memoryview(mine), np.int64)[:] = -1 if color is None else color, key
+        self._run(Collective.ALL_GATHER, mine, answers, ReduceOp.SUM, -1, None, False, None)
+        every = np.frombuffer(memoryview(answers), np.int64).reshape(self.size, 2)
         self._splits += 1
         if color is None:
             return None
         members = sorted((r for r in range(self.size) if every[r, 0] == color), key=lambda r: (int(every[r, 1]), r))
         secret = derive_secret(self._secret, self._splits, color)
         boot = SubgroupBootstrap(self, tuple(members), secret, self._local_hint)
-        return Communicator(boot, self.config, self, f"{self._view.name}.{self._splits}.{color}")
+        return Communicator(boot, self.config, self._engine.device, self, f"{self._view.name}.{self._splits}.{color}")
 
     def shrink(self, exclude: Iterable[int] = (), *, timeout_s: float | None = None) -> Communicator:
         """A communicator of the survivors, in the order of their ranks; every one of them calls it, also those that have
@@ -144,7 +159,7 @@ class Communicator(Calls):
         self._engine.abort("the communicator shrinks")
         start_s = self.config.init_timeout_s
         new, keeper = survivors.regroup(
-            lambda boot: Communicator(boot, self.config, self, f"{self._view.name}.shrunk"),
+            lambda boot: Communicator(boot, self.config, self._engine.device, self, f"{self._view.name}.shrunk"),
             start_s if timeout_s is None else timeout_s,
             start_s,
         )
@@ -157,7 +172,8 @@ class Communicator(Calls):
         """Let RDMA devices read an array where it lies, instead of copying each chunk that is sent from it.
 
         Worth it for large arrays that are sent often. The memory is pinned until the result is released; freeing it
-        before that is impossible, as the result refers to the array. Without RDMA it costs and changes nothing.
+        before that is impossible, as the result refers to the array. Without RDMA, and for GPU
+        arrays (NICs read what is copied to the host), it costs and changes nothing.
         """
         return Registration(self._engine, array)
 

@@ -56,6 +56,9 @@ class Config:
         recovery: bring links back that were lost (False: a lost link stays lost).
         fault_script: faults that the transport injects, for tests (see ``r2ccl.testing.FaultScript``).
 
+    GPUs
+        cuda_library: file of the CUDA driver's library; empty: ``libcuda.so.1``.
+
     Plans (agreed)
         algorithm: force an algorithm by name (see ``docs/plans.md``); empty: by cost.
         deterministic: keep the order of reduction whatever happens; repair by Shares only.
@@ -104,6 +107,8 @@ class Config:
     keep_input: bool = False
     recovery: bool = True
     fault_script: str = ""
+
+    cuda_library: str = ""
 
     algorithm: str = ""
     deterministic: bool = False

@@ -7,8 +7,6 @@ import hmac
 import struct
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .bootstrap.base import MAX_VALUE_BYTES, Deadline
 from .errors import BootstrapError
 
@@ -57,13 +55,15 @@ class SubgroupBootstrap:
         """Nothing to release: the parent stays."""
 
     def _exchange(self, out: list[bytes], sizes: list[int], deadline: Deadline) -> list[bytes]:
-        received = [np.empty(n, np.uint8) for n in sizes]
-        received[self._rank][:] = np.frombuffer(out[self._rank], np.uint8)
+        buffer = self._parent.host_buffer
+        received = [buffer(n) for n in sizes]
+        memoryview(received[self._rank])[:] = out[self._rank]
         works = []
         for other, peer in enumerate(self._members):
             if other == self._rank:
                 continue
-            sent = np.frombuffer(out[other], np.uint8)
+            sent = buffer(len(out[other]))
+            memoryview(sent)[:] = out[other]
             works.append(self._parent.send(sent, peer, async_op=True))
             works.append(self._parent.recv(received[other], peer, async_op=True))
         for work in works:

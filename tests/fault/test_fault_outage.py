@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 from fault_checks import BOUND_S, assert_nothing_leaked, holdings, noise, reopen
 
@@ -62,14 +63,46 @@ def test_case_07_all_rails_lost(kind: str, rails: int) -> None:
     assert any(e.kind == EventKind.OUTAGE_BEGIN for _, _, events, _ in got for e in events)
 
 
-def test_all_rails_between_two_of_three() -> None:
-    """Ranks 0 and 2 lose each other; rank 1, which sees both, learns why the job cannot go on."""
-    got = failures({0: FaultScript((Fault("blackhole", None, peer=2, after_bytes=MIB // 8),))}, n=3)
+def test_all_rails_of_one_of_three() -> None:
+    """Rank 2 loses everybody, in the middle of a call: no way leads round."""
+    lost = FaultScript((Fault("blackhole", None, peer=2, after_bytes=MIB // 8),))
+    got = failures({0: lost, 1: lost}, n=3)
     for error, elapsed_s, _, _ in got:
         assert isinstance(error, PeerUnreachable), repr(error)
-        assert "rank 0" in str(error)
         assert "rank 2" in str(error)
         assert elapsed_s < BOUND_S
+
+
+def rank_that_goes_round(comm: Communicator, scripts: dict[int, FaultScript]) -> tuple:
+    """(wrong elements, statistics, events) of a rank after all_to_alls."""
+    before = holdings()
+    with reopen(comm, fault_script=str(scripts.get(comm.rank, "")), log_level="error", outage_s=10.0) as faulty:
+        n, wrong = comm.size, 0
+        for salt in range(6):
+            block = MIB // 8
+            sent = np.concatenate([noise(10 * comm.rank + to, block, salt) for to in range(n)])
+            got = np.full_like(sent, np.nan)
+            faulty.all_to_all(sent, got, timeout_s=20)
+            expected = np.concatenate([noise(10 * frm + comm.rank, block, salt) for frm in range(n)])
+            wrong += int(np.count_nonzero(got.view(np.uint8) != expected.view(np.uint8)))
+        faulty.barrier()
+        stats, events = faulty.stats(), faulty.events()
+    assert_nothing_leaked(before)
+    comm.barrier()
+    return wrong, stats, events
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_rails_between_two_of_three(kind: str) -> None:
+    """Ranks 0 and 2 lose each other; rank 1, which has links to both, passes on what they say."""
+    script = FaultScript((Fault(kind, None, peer=2, after_bytes=MIB // 8),))
+    got = run_ranks(rank_that_goes_round, 3, hosts=3, rails=2, args=({0: script},), timeout_s=60)
+    assert [wrong for wrong, _, _ in got] == [0, 0, 0]
+    for rank in (0, 2):
+        assert got[rank][1]["relayed_chunks"] > 0
+        ways = [(e.peer, e.value, e.begins) for e in got[rank][2] if e.kind == EventKind.RELAY]
+        assert ways[0] == (2 - rank, 1, True)
+    assert got[1][1]["forwarded_chunks"] > 0
     assert not [e for e in got[1][2] if e.kind == EventKind.LINK_SUSPECT]
 
 

@@ -37,8 +37,8 @@ def test_blocks_and_messages_go_round(ranks: int) -> None:
         assert report["wrong"] == 0, text
         assert report["taken_s"] < 40, text
         on_third = rank >= 2 * ranks
-        assert (report["forwarded_chunks"] > 0) >= on_third, text
         assert (report["relayed_chunks"] > 0) == (not on_third), text
+    assert sum(report["forwarded_chunks"] for report in reports[2 * ranks :]) > 0, text
 
 
 @pytest.mark.parametrize("control", [True, False], ids=["", "without control"])

@@ -52,6 +52,8 @@ struct Options {
   uint64_t register_bytes = 0;
   std::vector<std::pair<int, int>> no_control = {}, no_links = {},
                                    in_memory = {};  // pairs of ranks, the lower one first
+  std::vector<Device*> devices;                     // by rank; missing: the host
+  bool windows = false;                             // between devices that reach each other's memory
 };
 
 inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
@@ -72,7 +74,8 @@ inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
   s.fault_script = script.c_str();
   s.verbs_library = o.verbs_library.c_str();
   s.register_bytes = o.register_bytes;
-  return std::make_unique<Engine>(s);
+  const bool host = static_cast<size_t>(rank) >= o.devices.size();
+  return std::make_unique<Engine>(s, host ? host_device() : *o.devices[static_cast<size_t>(rank)]);
 }
 
 // The fake device of a rail: one of its own for each rank.
@@ -92,6 +95,8 @@ class Cluster {
     }
     for (int a = 0; a < o.ranks; ++a)
       for (int b = a + 1; b < o.ranks; ++b) join(a, b);
+    for (int a = 0; o.windows && a < o.ranks; ++a)
+      for (int b = a + 1; b < o.ranks; ++b) open_windows(a, b);
     for (auto& e : engines) CHECK(e->start() == Status::OK);
   }
   ~Cluster() {
@@ -127,6 +132,14 @@ class Cluster {
   std::vector<std::unique_ptr<Engine>> engines;
 
  private:
+  void open_windows(int a, int b) {
+    const size_t bytes = engines[a]->window_bytes(b);
+    CHECK(bytes > 0 && bytes == engines[b]->window_bytes(a));
+    void* at_a = options.devices[static_cast<size_t>(a)]->allocate(bytes);
+    void* at_b = options.devices[static_cast<size_t>(b)]->allocate(bytes);
+    engines[a]->set_window(b, at_a, at_b);
+    engines[b]->set_window(a, at_b, at_a);
+  }
   void join(int a, int b) {
     auto listed = [&](const std::vector<std::pair<int, int>>& pairs) {
       return std::find(pairs.begin(), pairs.end(), std::pair(a, b)) != pairs.end();
@@ -210,6 +223,8 @@ class PlanWriter {
     d.blocks = blocks_;
     d.split[0] = d.split[1] = 1;
     d.window[R2CCL_BUF_SEND][1] = d.window[R2CCL_BUF_RECV][1] = blocks_;
+    for (const r2ccl_op& op : ops_)
+      if (op.dst_buf == R2CCL_BUF_SCRATCH) d.window[R2CCL_BUF_SCRATCH][1] = blocks_;
     d.weights = weights.data();
     d.ops = ops_.data();
     d.deps = deps_.data();

@@ -102,6 +102,33 @@ CASE(a_reset_is_not_and_another_socket_takes_its_place) {
   CHECK(p.adopts());
 }
 
+CASE(a_socket_gives_way_in_words) {
+  Pair p;
+  int32_t reset = 1;
+  p.peer.reset(0);
+  p.peer.reset(1);
+  CHECK(p.quiet(5, &reset));
+  const int before = ::dup(p.peer.control);
+  CHECK(p.adopts());
+  std::vector<std::vector<uint8_t>> payloads;
+  std::vector<FrameHeader> last;
+  for (int i = 0; i < 50 && (last.empty() || last.back().kind != FrameKind::kReplaced); ++i)
+    for (const FrameHeader& h : p.peer.hear(before, &payloads, 20)) last.push_back(h);
+  CHECK(!last.empty() && last.back().kind == FrameKind::kReplaced);
+  ::close(before);
+}
+
+CASE(a_socket_that_the_peer_replaced_may_end) {
+  Pair p;
+  int32_t reset = 1;
+  p.peer.say(p.peer.control, {.kind = FrameKind::kReplaced});
+  p.close_control();
+  CHECK(p.quiet(5, &reset));
+  CHECK(reset == 0);
+  CHECK(p.engine->status() == Status::OK);
+  CHECK(p.adopts());
+}
+
 CASE(a_silent_socket_is_replaced_only_where_no_link_is_left) {
   Pair p;
   int32_t reset = 1;

@@ -46,6 +46,27 @@ CASE(silence_with_the_peer_heard_elsewhere_is_suspicious_at_the_limit) {
   CHECK(suspected >= kStart + kFloor && suspected <= kStart + 2 * kFloor);
 }
 
+CASE(a_limit_beyond_the_floor_does_not_put_suspicion_off_for_ever) {
+  // This process was starved for a while. The peer is heard only when it is asked, and its breaks count from then on.
+  StallDetector d(kFloor, 4);
+  Nanoseconds heard = kStart, alive_since = kStart, suspected = 0;
+  d.step(kStart + kMs, kStart, heard);
+  d.paused(4 * kFloor);
+  for (Nanoseconds t = kStart + 2 * kMs; !suspected && t < kStart + 100 * kFloor; t += kMs) {
+    switch (d.step(t, kStart, heard, alive_since)) {
+      case Verdict::kFine:
+        break;
+      case Verdict::kAskPeer:
+        if (t > heard + kFloor) alive_since = t;  // as Engine::heard does
+        heard = t;
+        break;
+      case Verdict::kSuspect:
+        suspected = t;
+    }
+  }
+  CHECK(suspected >= kStart + 5 * kFloor && suspected <= kStart + 9 * kFloor);
+}
+
 CASE(a_peer_that_is_silent_everywhere_costs_no_link) {
   StallDetector d(kFloor, 4);
   for (Nanoseconds t = kStart; t < kStart + 100 * kFloor; t += kMs) CHECK(d.step(t, kStart, 0) != Verdict::kSuspect);

@@ -156,6 +156,7 @@ CASE(a_call_is_bound_only_if_chunk_by_chunk_dependencies_have_equal_chunks) {
   description.ops[5].parts = 4;  // waits for op 4, which has 2 parts, chunk by chunk
   auto plan = description.create();
   if (!plan) return;  // refused earlier: as good
+  ScratchPool pool(host_device());
   Call call;
   std::vector<float> memory(600);
   call.plan = plan.get();
@@ -164,8 +165,8 @@ CASE(a_call_is_bound_only_if_chunk_by_chunk_dependencies_have_equal_chunks) {
   call.chunk_bytes = 256;
   call.send = memory.data();
   call.recv = memory.data();
-  CHECK(!call.bind(host_device()));
-  call.release(host_device());
+  CHECK(!call.bind(pool));
+  call.release(pool);
 }
 CASE(a_call_is_bound_only_if_source_and_destination_are_equally_long) {
   Description description;
@@ -173,6 +174,7 @@ CASE(a_call_is_bound_only_if_source_and_destination_are_equally_long) {
   description.ops[4].src = 2;  // parts 2 and 3 are longer than 0 and 1
   auto plan = description.create();
   if (!plan) return;
+  ScratchPool pool(host_device());
   Call call;
   std::vector<float> memory(1000);
   call.plan = plan.get();
@@ -181,8 +183,8 @@ CASE(a_call_is_bound_only_if_source_and_destination_are_equally_long) {
   call.chunk_bytes = 256;
   call.send = memory.data();
   call.recv = memory.data();
-  CHECK(!call.bind(host_device()));
-  call.release(host_device());
+  CHECK(!call.bind(pool));
+  call.release(pool);
 }
 
 CASE(fuzzed_descriptions_are_refused_or_can_be_bound) {
@@ -240,6 +242,7 @@ CASE(fuzzed_descriptions_are_refused_or_can_be_bound) {
     if (!plan) continue;
     ++accepted;
     // Whatever was accepted is bound, or refused then, without touching what it should not.
+    ScratchPool pool(host_device());
     Call call;
     call.plan = plan.get();
     call.info.dtype = static_cast<uint8_t>(DType::kFloat32);
@@ -248,7 +251,7 @@ CASE(fuzzed_descriptions_are_refused_or_can_be_bound) {
     std::vector<float> memory(100);
     call.send = memory.data();
     call.recv = memory.data();
-    if (call.bind(host_device())) {
+    if (call.bind(pool)) {
       for (const OpRun& run : call.ops) {
         const float* begin = memory.data();
         if (!CHECK(run.elements <= 100)) return;
@@ -257,7 +260,7 @@ CASE(fuzzed_descriptions_are_refused_or_can_be_bound) {
                 reinterpret_cast<float*>(run.dst) + run.elements <= begin + 100);
       }
     }
-    call.release(host_device());
+    call.release(pool);
   }
   CHECK(accepted > 100 && accepted < 20000);
 }

@@ -211,7 +211,7 @@ CASE(fuzzed_rings_are_refused_or_read_within_bounds) {
       Sink sink;
       uint64_t sum = 0;
       sink.on_arrived = [&](const FrameHeader& h, const uint8_t* payload) {
-        for (uint32_t i = 0; i < h.bytes; ++i) sum += payload[i];
+        for (uint32_t i = 0; payload && i < h.bytes; ++i) sum += payload[i];
       };
       const auto payload = pattern(0, 500);
       for (uint32_t c = 0; c < 5; ++c) ring.lower->write(data(c * 100, c), payload.data());

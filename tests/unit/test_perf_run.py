@@ -42,7 +42,7 @@ class ThreadComm:
     """The communicator's API between threads: every call swaps whole arrays through a table."""
 
     def __init__(self, world: World, rank: int, spoil: Callable[[ThreadComm, str, np.ndarray], None]) -> None:
-        self.world, self.rank, self.size = world, rank, world.ranks
+        self.world, self.rank, self.size, self.device = world, rank, world.ranks, "cpu"
         self.spoil = spoil
         self.calls = 0
         self.mail: Any = None

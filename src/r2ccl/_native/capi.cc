@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "device/cuda.h"
 #include "exec/engine.h"
 #include "r2ccl/r2ccl.h"
 #include "transport/verbs_queue.h"
@@ -69,7 +70,9 @@ const char* r2ccl_status_name(int32_t status) {
 }
 
 r2ccl_engine* r2ccl_engine_create(const r2ccl_settings* settings) {
-  return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings)); }, nullptr);
+  auto* gpu = reinterpret_cast<r2ccl::CudaDevice*>(settings->device);
+  r2ccl::Device& device = gpu ? *gpu : r2ccl::host_device();
+  return guarded([&] { return reinterpret_cast<r2ccl_engine*>(new Engine(*settings, device)); }, nullptr);
 }
 
 int32_t r2ccl_add_rail(r2ccl_engine* e, uint32_t rail, const char* name, uint32_t ifindex, const char* address,
@@ -109,6 +112,11 @@ int32_t r2ccl_add_control(r2ccl_engine* e, int32_t peer, int fd, int32_t same_ho
 
 int32_t r2ccl_set_shares(r2ccl_engine* e, int32_t peer, const double* rows, uint32_t links) {
   return guarded_status([&] { of(e)->set_shares(peer, rows, links); });
+}
+
+uint64_t r2ccl_window_bytes(r2ccl_engine* e, int32_t peer) { return of(e)->window_bytes(peer); }
+int32_t r2ccl_set_window(r2ccl_engine* e, int32_t peer, void* own, void* theirs) {
+  return guarded_status([&] { of(e)->set_window(peer, own, theirs); });
 }
 
 int32_t r2ccl_set_rails(r2ccl_engine* e, const uint32_t* rails) {
@@ -151,6 +159,9 @@ size_t r2ccl_health(r2ccl_engine* e, uint32_t epoch, uint8_t* out, size_t capaci
 int32_t r2ccl_test(r2ccl_engine* e, uint64_t ticket) { return static_cast<int32_t>(of(e)->test(ticket)); }
 void r2ccl_detach(r2ccl_engine* e, uint64_t ticket) {
   guarded_status([&] { of(e)->detach(ticket); });
+}
+int32_t r2ccl_hold(r2ccl_engine* e, uint64_t ticket, void* stream) {
+  return guarded([&] { return static_cast<int32_t>(of(e)->hold(ticket, stream)); }, R2CCL_INTERNAL);
 }
 
 size_t r2ccl_error_text(r2ccl_engine* e, char* buffer, size_t size) {

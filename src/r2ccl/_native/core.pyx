@@ -3,11 +3,12 @@
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 import os
 import time
+from itertools import islice
 
 from r2ccl import errors
 from r2ccl.arrays import as_buffer
@@ -18,6 +19,7 @@ from r2ccl.types import DType, ReduceOp
 cdef extern from "r2ccl/r2ccl.h" nogil:
     ctypedef struct r2ccl_engine
     ctypedef struct r2ccl_plan
+    ctypedef struct r2ccl_device
     ctypedef struct r2ccl_op
     ctypedef struct r2ccl_dep
     ctypedef struct r2ccl_settings:
@@ -37,6 +39,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         const char* fault_script
         uint64_t register_bytes
         const char* verbs_library
+        r2ccl_device* device
     ctypedef struct r2ccl_plan_desc:
         uint32_t lanes
         uint32_t op_count
@@ -68,6 +71,13 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint32_t avg_ranks
         int32_t peer
         uint32_t epoch
+        int32_t on_stream
+        int32_t hold
+        uint32_t keep_flags
+        void* stream
+        void* keep
+        uint64_t keep_bytes
+        uint64_t timeout_ns
     ctypedef struct r2ccl_event:
         uint64_t time_ns
         uint32_t kind
@@ -78,7 +88,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     ctypedef struct r2ccl_counters:
         uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns
         uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames, hedged_chunks
-        uint64_t relayed_chunks, forwarded_chunks
+        uint64_t relayed_chunks, forwarded_chunks, window_chunks
     ctypedef struct r2ccl_link_stats:
         int32_t peer
         int32_t rail
@@ -108,6 +118,8 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     int32_t r2ccl_set_host(r2ccl_engine*, int32_t, int32_t)
     int32_t r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
     int32_t r2ccl_set_rails(r2ccl_engine*, const uint32_t*)
+    uint64_t r2ccl_window_bytes(r2ccl_engine*, int32_t)
+    int32_t r2ccl_set_window(r2ccl_engine*, int32_t, void*, void*)
     int32_t r2ccl_engine_start(r2ccl_engine*)
     r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc*, int32_t)
     void r2ccl_plan_destroy(r2ccl_plan*)
@@ -119,6 +131,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     size_t r2ccl_health(r2ccl_engine*, uint32_t, uint8_t*, size_t)
     int32_t r2ccl_test(r2ccl_engine*, uint64_t)
     void r2ccl_detach(r2ccl_engine*, uint64_t)
+    int32_t r2ccl_hold(r2ccl_engine*, uint64_t, void*)
     size_t r2ccl_error_text(r2ccl_engine*, char*, size_t)
     size_t r2ccl_describe(r2ccl_engine*, uint64_t, char*, size_t)
     int32_t r2ccl_engine_status(r2ccl_engine*)
@@ -151,6 +164,8 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
 
     enum:
         R2CCL_NOTE_BYTES
+        R2CCL_KEEP_SEND
+        R2CCL_KEEP_RESTORE
         R2CCL_OK
         R2CCL_IN_PROGRESS
         R2CCL_INVALID_ARGUMENT
@@ -179,7 +194,12 @@ STATUS = {
     )
 }
 
+# Why a stream is refused.
+cdef str REFUSED = ("it records a graph (collectives cannot be captured: call them outside the capture), or it is no stream of "
+                    "this communicator's GPU")
+
 cdef enum:
+    REAPED = 16
     SLICE_NS = 50000000
     TEXT = 4096
     MAX_RECENT = 1024
@@ -231,8 +251,14 @@ NOT_REDUCIBLE[<int>DType.BOOL] = 1 << AVG
 NOT_REDUCIBLE[<int>DType.COMPLEX64] = NOT_REDUCIBLE[<int>DType.COMPLEX128] = 1 << MIN | 1 << MAX
 
 
-cdef int view_of(object array, bint writable, str name, View* out) except -1:
+include "cuda.pxi"
+include "device_arrays.pxi"
+
+
+cdef int view_of(CudaDevice device, object array, bint writable, str name, View* out) except -1:
     """Address, count and dtype of an array. NumPy arrays of standard types take the short way."""
+    if device is not None:
+        return device_view(device, array, writable, name, out)
     cdef Py_buffer buf
     cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else 0)
     cdef int32_t code = -1
@@ -351,6 +377,9 @@ cdef class Work:
     cdef object refs
     cdef PlanEntry entry
     cdef Kept kept
+    cdef uint32_t keep_flags  # on a device, which keeps what is overwritten itself
+    cdef View keeps
+    cdef readonly object stream  # that it is ordered on, as a number; None: the host waits
     cdef readonly uint64_t seq
 
     def __init__(self):
@@ -370,8 +399,22 @@ cdef class Work:
                 or r2ccl_test(self.engine.core, self.ticket) != R2CCL_IN_PROGRESS)
 
     def wait(self, stream=None):
-        """Blocks until the call is done (host arrays), within the timeout of the call. Raises what befell it."""
-        self.synchronize(None)
+        """Host arrays: blocks until the call is done, within the timeout of the call. Device arrays: blocks nobody; what
+        is put on ``stream`` (default: CuPy's current one) from now on waits for the call. Raises what befell it."""
+        cdef int32_t status
+        cdef uintptr_t handle
+        cdef r2ccl_engine* core
+        if self.stream is None or self.done():
+            self.synchronize(None)
+            return
+        handle = stream_handle(stream, self.refs)
+        core = self.engine.handle()
+        self.engine.lookers += 1
+        with nogil:
+            status = r2ccl_hold(core, self.ticket, <void*>handle)
+        self.engine.lookers -= 1
+        if status != R2CCL_OK:
+            raise errors.InvalidArgument(f"stream = {handle:#x} cannot wait for the call: {REFUSED}")
 
     def synchronize(self, timeout_s=None):
         """Blocks until the call is done, at most ``timeout_s`` seconds (default: the call's). Raises what befell it."""
@@ -390,6 +433,7 @@ cdef class Engine:
 
     cdef r2ccl_engine* core
     cdef int32_t rank, size
+    cdef readonly CudaDevice device  # None: the host
     cdef dict plans  # of one epoch
     cdef uint32_t plans_epoch
     cdef object planner
@@ -400,13 +444,14 @@ cdef class Engine:
     cdef double timeout_s
     cdef str closed_error
     cdef list sockets  # (descriptor, inode)
+    cdef list imported  # addresses of other ranks' memory
     cdef set kept  # of calls that have not ended
     cdef bytearray spare  # a copy's memory, for the next one
 
     def __cinit__(self):
         self.core = NULL
 
-    def __init__(self, int rank, int size, config, planner, bint yield_when_spinning):
+    def __init__(self, int rank, int size, config, planner, bint yield_when_spinning, CudaDevice device=None):
         """planner(collective, dtype, op, nbytes, root, in_place, given_counts, peer) -> PlanEntry;
         planner.renew(epoch, health): from now on for this health (bytes, one per rail of each rank)."""
         cdef r2ccl_settings s
@@ -429,6 +474,8 @@ cdef class Engine:
         s.fault_script = script
         s.register_bytes = config.register_bytes
         s.verbs_library = library
+        s.device = device.get() if device is not None else NULL
+        self.device = device
         self.core = r2ccl_engine_create(&s)
         if self.core == NULL:
             raise MemoryError("r2ccl: no memory for the native core")
@@ -440,6 +487,7 @@ cdef class Engine:
         self.timeout_s = config.timeout_s
         self.closed_error = "the communicator is closed"
         self.sockets = []
+        self.imported = []
         self.kept = set()
         self.spare = bytearray()
 
@@ -487,6 +535,16 @@ cdef class Engine:
         cdef const double[::1] flat = rows.reshape(-1)
         made(r2ccl_set_shares(self.handle(), peer, &flat[0], rows.shape[1]))
 
+    def window_bytes(self, int peer):
+        """Memory of a window that the peer's GPU may write to; 0: none with this peer."""
+        return r2ccl_window_bytes(self.handle(), peer)
+
+    def set_window(self, int peer, uintptr_t own, uintptr_t theirs):
+        """own: the engine's from now on; theirs: closed when the engine is. 0: none."""
+        if theirs:
+            self.imported.append(theirs)
+        made(r2ccl_set_window(self.handle(), peer, <void*>own, <void*>theirs))
+
     def set_rails(self, rails):
         """How many rails each rank has: all ranks agree on their health from then on."""
         cdef uint32_t[::1] counts = rails
@@ -498,11 +556,17 @@ cdef class Engine:
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
+    def host_buffer(self, Py_ssize_t nbytes):
+        """For what the host itself exchanges over this communicator, wherever its arrays lie."""
+        self.handle()
+        return HostBuffer(self.device, nbytes)
+
     def run(self, int collective, object send, object recv, int op, int root, bint async_op, object timeout_s,
-            bint keep=False):
+            bint keep=False, object stream=None):
         """A collective with equal counts. Which of send and recv are needed depends on the collective and the rank.
 
         keep: if the call is in place and fails, its array holds its input again.
+        stream: that the call is ordered on, as a number; None: the host waits.
         """
         cdef View s, r
         cdef uint64_t total, block
@@ -512,13 +576,13 @@ cdef class Engine:
         memset(&s, 0, sizeof(s))
         memset(&r, 0, sizeof(r))
         if send is not None:
-            view_of(send, collective == BROADCAST and recv is None, "send", &s)
+            view_of(self.device, send, collective == BROADCAST and recv is None, "send", &s)
         if recv is send:
             r = s
             if recv is not None:
-                view_of(recv, True, "recv", &r)
+                view_of(self.device, recv, True, "recv", &r)
         elif recv is not None:
-            view_of(recv, True, "recv", &r)
+            view_of(self.device, recv, True, "recv", &r)
         if send is not None and recv is not None and s.dtype != r.dtype:
             raise errors.InvalidArgument(
                 f"send is {DType(s.dtype).name.lower()} and recv is {DType(r.dtype).name.lower()}: they must be equal")
@@ -560,44 +624,54 @@ cdef class Engine:
             if s.count != r.count or s.count % self.size:
                 raise errors.InvalidArgument(
                     f"send has {s.count} and recv {r.count} elements: both need the same multiple of {self.size} ranks")
-            check_apart(s.data, total * itemsize, r.data, total * itemsize)
-        work = self.prepare(keep and (in_place or collective == ALL_TO_ALL), collective, send, recv, &s, &r)
+            if self.device is None or s.data != r.data:
+                check_apart(s.data, total * itemsize, r.data, total * itemsize)
+        work = self.prepare(keep and (in_place or collective == ALL_TO_ALL), collective, send, recv, &s, &r, stream)
         return self.submit(work, collective, send, recv, &s, &r, dtype, itemsize, op, root, in_place, total, total, None,
                            None, -1, async_op, timeout_s)
 
     def run_given(self, int collective, object send, object recv, int op, object cuts_send, object cuts_recv,
-                  bint in_place, bint async_op, object timeout_s, bint keep=False):
+                  bint in_place, bint async_op, object timeout_s, bint keep=False, object stream=None):
         """A collective whose counts are given: cuts are size + 1 element offsets (uint64), checked by the caller."""
         cdef View s, r
-        view_of(send, False, "send", &s)
-        view_of(recv, True, "recv", &r)
+        view_of(self.device, send, False, "send", &s)
+        view_of(self.device, recv, True, "recv", &r)
         cuts_recv = cuts_send if cuts_recv is None else cuts_recv
-        work = self.prepare(keep and in_place, collective, send, recv, &s, &r)
+        work = self.prepare(keep and in_place, collective, send, recv, &s, &r, stream)
         return self.submit(work, collective, send, recv, &s, &r, s.dtype, s.itemsize, op, -1, in_place,
                            int(cuts_send[-1]), int(cuts_recv[-1]), cuts_send, cuts_recv, -1, async_op, timeout_s)
 
-    def run_p2p(self, int collective, object array, int peer, bint async_op, object timeout_s):
+    def run_p2p(self, int collective, object array, int peer, bint async_op, object timeout_s, object stream=None):
         cdef View v
-        view_of(array, collective == RECV, "buf", &v)
+        view_of(self.device, array, collective == RECV, "buf", &v)
         if peer < 0 or peer >= self.size or peer == self.rank:
             raise errors.InvalidArgument(f"peer = {peer}: another rank from 0 to {self.size - 1} (this is rank {self.rank})")
-        work = self.prepare(False, collective, array, array, &v, &v)
+        work = self.prepare(False, collective, array, array, &v, &v, stream)
         return self.submit(work, collective, array, array, &v, &v, v.dtype, v.itemsize, 0, -1, False, v.count, v.count,
                            None, None, peer, async_op, timeout_s)
 
-    def barrier(self, object timeout_s):
+    def barrier(self, object timeout_s, object stream=None):
         cdef View v
         memset(&v, 0, sizeof(v))
-        work = self.prepare(False, BARRIER, None, None, &v, &v)
+        work = self.prepare(False, BARRIER, None, None, &v, &v, stream)
         return self.submit(work, BARRIER, None, None, &v, &v, 0, 1, 0, -1, False, 0, 0, None, None, -1, False, timeout_s)
 
-    cdef Work prepare(self, bint keep, int collective, object send, object recv, View* s, View* r):
+    cdef Work prepare(self, bint keep, int collective, object send, object recv, View* s, View* r, object stream):
         """A handle for a call that is about to begin; keep: with a copy of what the call overwrites of its input."""
         cdef Work work = Work.__new__(Work)
         cdef View* v = s if collective == REDUCE_SCATTER else r
         cdef char* target
         cdef uint64_t n = v.count * v.itemsize
         work.engine = self
+        work.stream = stream
+        if self.device is not None:
+            if collective == ALL_TO_ALL and s.data == r.data:
+                work.keep_flags = R2CCL_KEEP_SEND
+            if keep and collective in (ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_TO_ALL):
+                work.keep_flags |= R2CCL_KEEP_RESTORE
+            if work.keep_flags:
+                work.keeps = v[0]
+            return work
         if keep and n and collective in (ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_TO_ALL):
             work.kept = Kept.__new__(Kept)
             work.kept.data = v.data
@@ -630,6 +704,8 @@ cdef class Engine:
         cdef uint64_t nbytes = count0 * itemsize
         cdef uint64_t bits = 0, ticket = 0
         cdef int32_t status
+        cdef uintptr_t handle
+        cdef r2ccl_engine* core
         cdef PlanEntry entry
         if collective == ALL_REDUCE or collective == REDUCE or collective == REDUCE_SCATTER:
             check_reducible(dtype, op)
@@ -661,6 +737,17 @@ cdef class Engine:
         a.peer = peer
         work.refs = (send, recv)
         work.timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        if work.keep_flags:
+            a.keep_flags = work.keep_flags
+            a.keep = work.keeps.data
+            a.keep_bytes = work.keeps.count * work.keeps.itemsize
+        if work.stream is not None:
+            handle = work.stream
+            a.stream = <void*>handle
+            a.on_stream = 1
+            a.hold = not async_op
+            a.timeout_ns = <uint64_t>(work.timeout_s * 1e9) if 0 < work.timeout_s < 1e9 else 0
+            async_op = True
         while True:
             entry = self.plans.get(key)
             if entry is None:
@@ -671,10 +758,19 @@ cdef class Engine:
             a.chunk_bytes = entry.chunk_bytes
             a.epoch = self.plans_epoch
             work.entry = entry
-            status = r2ccl_submit(self.handle(), &a, not async_op, &ticket)
+            core = self.handle()
+            if self.device is None:
+                status = r2ccl_submit(core, &a, not async_op, &ticket)
+            else:  # a driver whose queues are full makes the caller wait
+                self.users += 1
+                with nogil:
+                    status = r2ccl_submit(core, &a, not async_op, &ticket)
+                self.users -= 1
             if status != R2CCL_AGAIN:
                 break
             self.change_epoch(ticket, work.timeout_s)
+        if status == R2CCL_INVALID_ARGUMENT and work.stream is not None:
+            raise errors.InvalidArgument(f"stream = {work.stream:#x} cannot order the call: {REFUSED}")
         if status != R2CCL_OK:
             self.raise_status(status)
         work.ticket = ticket
@@ -757,14 +853,17 @@ cdef class Engine:
         if self.core != NULL:
             self.orphans[ticket] = (refs, kept)
 
-    cdef reap(self):
-        """Frees the tickets that nobody waits for, and with them their arrays."""
+    cdef reap(self, int most=REAPED):
+        """Frees tickets that nobody waits for, and with them their arrays: looks at so many, the oldest first."""
         cdef int32_t status
-        for ticket in list(self.orphans):
+        for ticket in list(islice(self.orphans, most)):
+            held = self.orphans.pop(ticket)
             status = r2ccl_test(self.core, ticket)
             if status != R2CCL_IN_PROGRESS:
-                self.settle_kept(self.orphans.pop(ticket)[1], status)
+                self.settle_kept(held[1], status)
                 r2ccl_detach(self.core, ticket)
+            else:
+                self.orphans[ticket] = held  # the last one now
 
     cdef restore_all(self, double linger_s):
         """Before the end: the calls with a kept input may still finish for a while; then their inputs are put back."""
@@ -865,6 +964,7 @@ cdef class Engine:
             "hedged_chunks": c.hedged_chunks,
             "relayed_chunks": c.relayed_chunks,
             "forwarded_chunks": c.forwarded_chunks,
+            "window_chunks": c.window_chunks,
         }
 
     def links(self):
@@ -938,7 +1038,9 @@ cdef class Engine:
         cdef size_t nbytes
         cdef r2ccl_engine* core = self.handle()
         memset(&v, 0, sizeof(v))
-        view_of(array, False, "array", &v)
+        view_of(self.device, array, False, "array", &v)
+        if self.device is not None:  # NICs read pinned host memory, which the core registers itself
+            return <uintptr_t>v.data, 0
         nbytes = v.count * v.itemsize
         with nogil:
             status = r2ccl_register(core, v.data, nbytes)
@@ -948,7 +1050,7 @@ cdef class Engine:
     def unregister(self, uintptr_t address, size_t nbytes):
         """Nothing is left to do when the core is closed."""
         cdef r2ccl_engine* core = self.core
-        if core == NULL:
+        if core == NULL or nbytes == 0:
             return
         with nogil:
             r2ccl_unregister(core, <const void*>address, nbytes)
@@ -1018,7 +1120,7 @@ cdef class Engine:
         cdef r2ccl_engine* core = self.handle()
         with nogil:
             r2ccl_abort(core, c_text)
-        self.reap()
+        self.reap(len(self.orphans))
 
     def wake_slow_loop(self):
         """Ends a ``wait_links_down``."""
@@ -1078,6 +1180,9 @@ cdef class Engine:
         self.core = NULL
         with nogil:
             r2ccl_engine_destroy(core, linger_ns)
+        for address in self.imported:
+            self.device.close_imported(address)
+        self.imported.clear()
         self.orphans.clear()
         self.plans.clear()
         self.sockets.clear()

@@ -44,6 +44,11 @@ class Flags:
     timeout_s: float | None
     explain: bool = False
     calibrate: str = ""  # file to write
+    device: str = "cpu"
+
+    def device_of(self, local_rank: int) -> str:
+        """Of a rank, as ``r2ccl.init`` takes it."""
+        return f"cuda:{local_rank}" if self.device == "cuda" else self.device
 
     def config(self, rank: int, environ: Mapping[str, str] | None = None) -> Config:
         """Settings of a rank: ``R2CCL_*`` variables, then ``--config``, ``--timeout-s`` and ``--fault``."""
@@ -76,6 +81,8 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
         parser.error("-f 1 never ends: at least 2")
     if a.root < -1 or (launcher(os.environ) == "alone" and a.root >= a.ngpus):
         parser.error(f"-r {a.root}: a rank from 0 to {a.ngpus - 1}, or -1 for each in turn")
+    if a.calibrate and a.device != "cpu":
+        parser.error(f"--calibrate measures between processes: not with --device {a.device}")
     if a.hosts > a.ngpus:
         parser.error(f"--hosts {a.hosts} is more than -g {a.ngpus} ranks")
     settings = (*a.config, *([("transport", a.transport)] if a.transport else []))
@@ -90,7 +97,7 @@ def parse(argv: Sequence[str] | None = None) -> Flags:
     flags = Flags(
         a.op_name, a.minbytes, a.maxbytes, a.stepbytes, a.stepfactor, a.iters, a.warmup_iters, bool(a.check),
         a.datatype, redops, a.root, a.ngpus, a.hosts, a.rails, a.json, settings, faults, a.timeout_s, a.explain,
-        a.calibrate,
+        a.calibrate, a.device,
     )  # fmt: skip
     try:
         flags.config(0)
@@ -126,6 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     p.add_argument("-r", "--root", type=int, default=0, help="root; -1: every rank in turn (%(default)s)")
     p.add_argument("-g", "--ngpus", type=values.positive, default=2, metavar="RANKS", help="local ranks (%(default)s)")
+    p.add_argument(
+        "--device", default="cpu", metavar="DEVICE",
+        help="where the buffers lie: cpu, cuda (the GPU of the rank's number on its host) or cuda:N (%(default)s)",
+    )  # fmt: skip
     p.add_argument("--hosts", type=values.positive, default=1, help="alone: spread the ranks over emulated hosts")
     p.add_argument("--rails", type=values.count, default=0, help="alone: loopback rails between emulated hosts")
     p.add_argument(

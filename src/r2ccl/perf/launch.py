@@ -30,12 +30,23 @@ def mpi_world() -> Any:
     return MPI.COMM_WORLD
 
 
+def _local_rank(world: Any) -> int:
+    """The number of this rank among those of its host."""
+    from mpi4py import MPI
+
+    local = world.Split_type(MPI.COMM_TYPE_SHARED)
+    rank = int(local.rank)
+    local.Free()
+    return rank
+
+
 def _under_mpi(flags: Flags) -> int:
     import r2ccl
 
     world = mpi_world()
     try:
-        with r2ccl.init(world, config=flags.config(world.rank)) as comm:
+        place = flags.device_of(_local_rank(world))
+        with r2ccl.init(world, device=place, config=flags.config(world.rank)) as comm:
             return _status(run(comm, flags))
     except BaseException:
         # An exception on one rank would leave the others in MPI_Finalize.
@@ -48,12 +59,23 @@ def _under_mpi(flags: Flags) -> int:
 def _under_env(flags: Flags) -> int:
     import r2ccl
 
-    with r2ccl.init(config=flags.config(int(os.environ["RANK"]))) as comm:
+    place = flags.device_of(int(os.environ.get("LOCAL_RANK", "0")))
+    with r2ccl.init(device=place, config=flags.config(int(os.environ["RANK"]))) as comm:
         return _status(run(comm, flags))
 
 
 def _alone(flags: Flags) -> int:
-    group = RankGroup(run, flags.ranks, hosts=flags.hosts, rails=flags.rails, config=flags.config, args=(flags,))
+    on_gpus = flags.device != "cpu"
+    group = RankGroup(
+        run,
+        flags.ranks,
+        hosts=flags.hosts,
+        rails=flags.rails,
+        config=flags.config,
+        args=(flags,),
+        start_method="spawn" if on_gpus else "fork",
+        device=flags.device_of if on_gpus else None,
+    )
     try:
         with group:
             wrong: list[Any] = group.join(timeout_s=None)

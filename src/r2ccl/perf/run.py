@@ -15,8 +15,9 @@ import numpy.typing as npt
 from ..errors import InvalidArgument
 from ..types import NUMPY_OF, DType, ReduceOp
 from .calibrate import calibrate
-from .data import Array, Pattern, count_wrong, fill
+from .data import Pattern, count_wrong, fill
 from .flags import Flags
+from .memory import HostMemory, memory_of
 from .ops import OPS, REDUCED, Case, Op
 from .report import Report, Result, algbw
 from .sizes import ladder
@@ -34,6 +35,7 @@ def run(comm: Any, flags: Flags) -> int:
     if flags.root >= comm.size:
         raise InvalidArgument(f"-r {flags.root}: the ranks are 0 to {comm.size - 1}")
     op = OPS[flags.op]
+    memory = memory_of(comm.device)
     with contextlib.ExitStack() as stack:
         report = None
         if comm.rank == 0:
@@ -51,9 +53,9 @@ def run(comm: Any, flags: Flags) -> int:
                 case = Case(comm.rank, comm.size, root, count, redop)
                 if flags.explain and report is not None and op.name not in ("barrier", "sendrecv"):
                     report.note(_explained(comm, op.name, op.size_bytes(count, dtype.itemsize, comm.size)))
-                results = [_measure(comm, flags, op, case, dtype, in_place=False)]
+                results = [_measure(comm, memory, flags, op, case, dtype, in_place=False)]
                 if op.call_in_place is not None:
-                    results.append(_measure(comm, flags, op, case, dtype, in_place=True))
+                    results.append(_measure(comm, memory, flags, op, case, dtype, in_place=True))
                 wrong += sum(r.wrong or 0 for r in results)
                 if report is not None:
                     report.row(results[0], results[1] if len(results) > 1 else None)
@@ -88,17 +90,17 @@ def _variants(flags: Flags, op: Op, ranks: int) -> Iterator[tuple[DType, ReduceO
 class _Buffers:
     """``send`` and ``recv`` are what the call is given; ``out`` is where the result is to be found."""
 
-    send: Array | None
-    recv: Array | None
-    out: Array | None
+    send: Any
+    recv: Any
+    out: Any
 
 
-def _allocate(op: Op, case: Case, dtype: DType, in_place: bool) -> _Buffers:
+def _allocate(memory: HostMemory, op: Op, case: Case, dtype: DType, in_place: bool) -> _Buffers:
     """Fresh buffers; in place they overlap as ``Op`` says."""
     kind = NUMPY_OF[dtype]
     sends, receives = op.sends(case), op.receives(case)
-    send: Array | None = np.zeros(sends * case.count, kind) if sends else None
-    recv: Array | None = np.zeros(receives * case.count, kind) if receives else None
+    send = memory.zeros(sends * case.count, kind) if sends else None
+    recv = memory.zeros(receives * case.count, kind) if receives else None
     if in_place:
         mine = slice(case.rank * case.count, (case.rank + 1) * case.count)
         if send is not None and recv is not None:
@@ -111,10 +113,12 @@ def _allocate(op: Op, case: Case, dtype: DType, in_place: bool) -> _Buffers:
     return _Buffers(send, recv, recv)
 
 
-def _measure(comm: Any, flags: Flags, op: Op, case: Case, dtype: DType, *, in_place: bool) -> Result:
+def _measure(
+    comm: Any, memory: HostMemory, flags: Flags, op: Op, case: Case, dtype: DType, *, in_place: bool
+) -> Result:
     call = op.call_in_place if in_place else op.call
     assert call is not None
-    buffers = _allocate(op, case, dtype, in_place)
+    buffers = _allocate(memory, op, case, dtype, in_place)
     before = comm.stats()
     times_s = np.zeros(flags.iterations)
     wrong, plan = 0, ""
@@ -122,28 +126,32 @@ def _measure(comm: Any, flags: Flags, op: Op, case: Case, dtype: DType, *, in_pl
         for i in range(-flags.warmup, flags.iterations):
             pattern = Pattern(dtype, case.ranks, case.op if op.reduces else None, i + flags.warmup)
             if buffers.send is not None:
-                fill(buffers.send, pattern.rank(case.rank))
+                image = memory.image(buffers.send)
+                fill(image, pattern.rank(case.rank))
+                memory.store(buffers.send, image)
             comm.barrier()
             start = time.perf_counter()
-            work = _finish(call(comm, case, buffers.send, buffers.recv))
+            work = call(comm, case, buffers.send, buffers.recv)
+            memory.finish(work)
             if i >= 0:
                 times_s[i] = time.perf_counter() - start
             plan = getattr(work, "plan", "") or plan
-            wrong += _wrong(op, case, buffers, pattern)
+            wrong += _wrong(memory, op, case, buffers, pattern)
     else:
         for _ in range(flags.warmup):
-            _finish(call(comm, case, buffers.send, buffers.recv))
+            memory.finish(call(comm, case, buffers.send, buffers.recv))
         comm.barrier()
         start = time.perf_counter()
         for _ in range(flags.iterations):
-            work = _finish(call(comm, case, buffers.send, buffers.recv))
+            work = call(comm, case, buffers.send, buffers.recv)
+            memory.finish(work)
         times_s[:] = (time.perf_counter() - start) / flags.iterations
         plan = getattr(work, "plan", "") or plan
     after = comm.stats()
     replayed = after["replayed_chunks"] - before["replayed_chunks"]
     repair_ms = after["repair_ms"] - before["repair_ms"]
-    totals = _over_ranks(comm, np.array([wrong, replayed], np.float64), ReduceOp.SUM)
-    slowest = _over_ranks(comm, np.append(times_s * 1e6, repair_ms), ReduceOp.MAX)
+    totals = _over_ranks(comm, memory, np.array([wrong, replayed], np.float64), ReduceOp.SUM)
+    slowest = _over_ranks(comm, memory, np.append(times_s * 1e6, repair_ms), ReduceOp.MAX)
     times_us = slowest[:-1]
     time_us = float(np.median(times_us))
     size = op.size_bytes(case.count, dtype.itemsize, case.ranks)
@@ -170,24 +178,23 @@ def _measure(comm: Any, flags: Flags, op: Op, case: Case, dtype: DType, *, in_pl
     )
 
 
-def _finish(work: Any) -> Any:
-    """Wait for a call's Work; calls that have none have ended when they return."""
-    if work is not None:
-        work.wait()
-    return work
-
-
-def _wrong(op: Op, case: Case, buffers: _Buffers, pattern: Pattern) -> int:
+def _wrong(memory: HostMemory, op: Op, case: Case, buffers: _Buffers, pattern: Pattern) -> int:
     """Wrong elements in this rank's output, every element looked at."""
     wrong = 0
+    whole = memory.load(buffers.out) if buffers.out is not None else np.empty(0)
     for piece in op.expected(case):
-        assert buffers.out is not None
-        block = buffers.out[piece.block * case.count : (piece.block + 1) * case.count]
+        block = whole[piece.block * case.count : (piece.block + 1) * case.count]
         period = pattern.reduced() if piece.source == REDUCED else pattern.rank(piece.source)
         wrong += count_wrong(block, period, piece.start)
     return wrong
 
 
-def _over_ranks(comm: Any, values: npt.NDArray[np.float64], op: ReduceOp) -> npt.NDArray[np.float64]:
-    comm.all_reduce(values, op=op).wait()
-    return values
+def _over_ranks(
+    comm: Any, memory: HostMemory, values: npt.NDArray[np.float64], op: ReduceOp
+) -> npt.NDArray[np.float64]:
+    buffer = memory.zeros(values.size, values.dtype)
+    image = memory.image(buffer)
+    image[:] = values
+    memory.store(buffer, image)
+    memory.finish(comm.all_reduce(buffer, op=op))
+    return np.asarray(memory.load(buffer), np.float64)

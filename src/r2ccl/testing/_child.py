@@ -31,6 +31,7 @@ class Task:
     config: Config | None
     variables: dict[str, str]
     stacks: str
+    device: Any = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def child_main(task: Task, outbox: Connection, parent: int, die_with_parent: boo
         try:
             import r2ccl
 
-            comm = r2ccl.init(config=task.config)
+            comm = r2ccl.init(device=task.device, config=task.config)
             value = task.fn(comm, *task.args)
             comm.close()
             comm = None

@@ -26,6 +26,7 @@ from .placement import rail_addresses as rail_addresses
 
 T = TypeVar("T")
 ConfigOf = Config | Callable[[int], Config] | None
+DeviceOf = str | int | Callable[[int], str | int | None] | None
 
 
 class RankError(R2cclError):
@@ -56,6 +57,7 @@ def run_ranks(
     args: tuple[Any, ...] = (),
     start_method: str = "fork",
     return_exceptions: bool = False,
+    device: DeviceOf = None,
 ) -> list[Any]:
     """Run ``fn(comm, *args)`` on ``n`` ranks and return their results in order of rank.
 
@@ -63,7 +65,9 @@ def run_ranks(
     ``RankError`` (its ``__cause__`` is the rank's own exception); with ``return_exceptions=True`` every rank runs
     to its end and a failed one has its exception in the list. ``RankTimeout`` after ``timeout_s``.
     """
-    with RankGroup(fn, n, hosts=hosts, rails=rails, config=config, env=env, args=args, start_method=start_method) as g:
+    with RankGroup(
+        fn, n, hosts=hosts, rails=rails, config=config, env=env, args=args, start_method=start_method, device=device
+    ) as g:
         return g.join(timeout_s=timeout_s, return_exceptions=return_exceptions)
 
 
@@ -87,6 +91,7 @@ class RankGroup:
     env: more environment variables for the ranks.
     start_method: ``fork`` (closures work, starts in milliseconds) or ``spawn`` (``fn`` must be importable; for
         callers whose process may not be forked, say because CUDA is initialised).
+    device: where the ranks' arrays lie, as in ``r2ccl.init``; or a function from a rank to that.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class RankGroup:
         env: Mapping[str, str] | None = None,
         args: tuple[Any, ...] = (),
         start_method: str = "fork",
+        device: DeviceOf = None,
     ) -> None:
         if n < 1 or not 1 <= hosts <= n:
             raise InvalidArgument(f"n = {n} ranks on hosts = {hosts}: at least one rank, and one for each host")
@@ -119,7 +125,8 @@ class RankGroup:
                 stacks = Path(self._folder.name) / f"rank{rank}.stacks"
                 variables = {**(env or {}), **variables_of(rank, n, hosts, port)}
                 inbox, outbox = context.Pipe(duplex=False)
-                task = Task(rank, fn, args, settings, variables, str(stacks))
+                place = device(rank) if callable(device) else device
+                task = Task(rank, fn, args, settings, variables, str(stacks), place)
                 # The kernel's notice is bound to the thread that forks: only the main thread lasts as long as we do.
                 tied = threading.current_thread() is threading.main_thread()
                 process = context.Process(

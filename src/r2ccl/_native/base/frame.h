@@ -33,12 +33,46 @@ enum class FrameKind : uint8_t {
   kStatusAsk = 20,     // where does the receiver stand? `token` comes back
   kStatusAnswer = 21,  // payload: its report, JSON (exec/sight.cc)
   kQuery = 11,         // asks for the credits (answered by kCredit per lane that moved)
-  kRelay = 24,  // a chunk on its way through other ranks: as kData; `token` is a relay_token, and `freed` how often
+  kRelay = 22,  // a chunk on its way through other ranks: as kData; `token` is a relay_token, and `freed` how often
                 // it may still be passed on
-  kRelayControl = 22,  // likewise a control frame: payload: its header and its payload
-  kRelayRefused = 23,  // the receiver's kRelay or kRelayControl with this `token` and `freed` is not passed on; flags
+  kRelayControl = 23,  // likewise a control frame: payload: its header and its payload
+  kRelayRefused = 24,  // the receiver's kRelay or kRelayControl with this `token` and `freed` is not passed on; flags
                        // 1: a chunk, named by `call`, `message` and `chunk`
+  kReplaced = 25,      // last on a control socket whose place another one takes: its end is not the end of the process
 };
+
+// A kind that this version knows. (Two kinds of one number would not compile here.)
+inline constexpr bool is_known(FrameKind kind) noexcept {
+  switch (kind) {
+    case FrameKind::kData:
+    case FrameKind::kAck:
+    case FrameKind::kCredit:
+    case FrameKind::kPing:
+    case FrameKind::kPong:
+    case FrameKind::kNotice:
+    case FrameKind::kReply:
+    case FrameKind::kAlarm:
+    case FrameKind::kLost:
+    case FrameKind::kGoodbye:
+    case FrameKind::kWake:
+    case FrameKind::kOpen:
+    case FrameKind::kReady:
+    case FrameKind::kCompare:
+    case FrameKind::kFinding:
+    case FrameKind::kExamine:
+    case FrameKind::kAgree:
+    case FrameKind::kNote:
+    case FrameKind::kStatusAsk:
+    case FrameKind::kStatusAnswer:
+    case FrameKind::kQuery:
+    case FrameKind::kRelay:
+    case FrameKind::kRelayControl:
+    case FrameKind::kRelayRefused:
+    case FrameKind::kReplaced:
+      return true;
+  }
+  return false;
+}
 
 // Frames with a payload that links treat as a chunk's: `landing` and `arrived`, not `control`.
 inline constexpr bool carries_chunk(FrameKind kind) noexcept {
@@ -55,6 +89,10 @@ inline constexpr int32_t relay_to(uint32_t token) noexcept { return static_cast<
 
 // Flag of a chunk: the sender's call waits for its acknowledgement.
 inline constexpr uint16_t kFrameAwaited = 1;
+// Of a chunk: no payload follows. It lies in a slot of the receiver's window, which `token` names.
+inline constexpr uint16_t kFrameInWindow = 2;
+// Of a goodbye: no device of the sender's writes to the receiver's window any more.
+inline constexpr uint32_t kGoodbyeSettled = 1;
 
 struct FrameHeader {
   uint32_t magic = kFrameMagic;

@@ -3,8 +3,11 @@
 // The executor calls a Device and never touches elements itself, so host memory and device memory take the same path.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <vector>
 
 namespace r2ccl {
 
@@ -105,6 +108,21 @@ class Device {
   // False: the device refused, see failure(); nothing was enqueued. Never blocks.
   virtual bool signal(void*, uint64_t*, uint64_t) noexcept { return false; }
   virtual bool hold(void*, const uint64_t*, uint64_t) noexcept { return false; }
+  // What is put on the stream now is recorded in a graph and carried out later, perhaps several times.
+  virtual bool capturing(void*) noexcept { return false; }
+
+  // Words for signal and hold, a cache line of staging memory each (words.cc). A stream may reach a word long after
+  // the call that it belongs to has ended, so words live as long as the device, and values only grow: a stream that
+  // waits for an older one is content with a newer. nullptr: no memory. A word that a stream has yet to write to is
+  // never given back.
+  uint64_t* take_word() noexcept;
+  void give_word(uint64_t* word) noexcept;
+  uint64_t next_turn() noexcept { return turn_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+ private:
+  std::mutex words_mutex_;
+  std::vector<uint64_t*> free_words_;
+  std::atomic<uint64_t> turn_{0};
 };
 
 // The host's memory. Stateless, so one object serves every communicator; it lives until the process ends.

@@ -28,7 +28,7 @@ uint64_t Call::part_start(uint32_t space, uint32_t part) const noexcept {
   return begin + (border(block + 1) - begin) * within / split;
 }
 
-bool Call::bind(Device& device) {
+bool Call::bind(ScratchPool& pool) {
   const auto dtype = static_cast<DType>(info.dtype);
   const auto narrow = static_cast<uint32_t>(dtype_size(dtype));
   const bool widens = plan->wide && dtype_is_low_precision(dtype);
@@ -42,7 +42,7 @@ bool Call::bind(Device& device) {
     if (b != R2CCL_BUF_SCRATCH) continue;
     scratch_bytes = (part_start(0, plan->window[b][1]) - first[b]) * wide;
     if (scratch_bytes == 0) continue;
-    scratch = static_cast<uint8_t*>(device.allocate(scratch_bytes));
+    scratch = static_cast<uint8_t*>(pool.take(scratch_bytes));
     if (!scratch) return false;
   }
   // The buffers are only read where the plan only reads; SEND is never a destination.
@@ -89,6 +89,8 @@ bool Call::bind(Device& device) {
     run.state = at;
     at += run.chunks;
   }
+  lifted.clear();
+  if (!pool.immediate()) lifted.assign(total_chunks, nullptr);
   send_cursor.assign(plan->sends.size(), 0);
   unsent_bytes.assign(plan->peers.size(), 0);
   for (size_t p = 0; p < plan->peers.size(); ++p)
@@ -100,10 +102,11 @@ bool Call::bind(Device& device) {
   return true;
 }
 
-void Call::release(Device& device) noexcept {
-  device.release(scratch);
-  scratch = nullptr;
-  scratch_bytes = 0;
+void Call::release(ScratchPool& pool) noexcept {
+  pool.give(scratch, scratch_bytes);
+  pool.give(kept, kept_bytes);
+  scratch = kept = nullptr;
+  scratch_bytes = kept_bytes = 0;
 }
 
 }  // namespace r2ccl

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "exec/plan_image.h"
 #include "flow/ledger.h"
+#include "memory/scratch.h"
 #include "memory/slots.h"
 
 namespace r2ccl {
@@ -59,14 +60,33 @@ struct Call {
   bool started = false;
   bool detached = false;  // nobody will wait: freed when done
 
+  // On a device with queues of its own (device_work.cc).
+  std::vector<Slot*> lifted;   // by chunk, as states: what is to be sent, in memory that links read; else empty
+  uint32_t device_work = 0;    // handed over and not known to be complete
+  uint64_t turn = 0;           // the call may begin when *ready is this; it is done when *done is. 0: on no stream
+  uint64_t signalled = 0;      // the last turn that a stream was told to write
+  uint64_t* ready = nullptr;   // written by the stream
+  uint64_t* done = nullptr;    // written here, for streams that wait
+  Nanoseconds timeout_ns = 0;  // from when it has begun; 0: whoever waits has a clock
+  Nanoseconds started_ns = 0;
+  // What the call overwrites of its input, to put it back if it fails.
+  uint8_t* kept_from = nullptr;
+  uint8_t* kept = nullptr;
+  uint64_t kept_bytes = 0;
+  bool restores = false;
+  enum class Kept : uint8_t { kNot, kCopying, kCopied, kRestored } keeping = Kept::kNot;
+
   bool p2p() const noexcept { return peer >= 0; }
+  Slot*& lift_of(const OpRun& run, uint32_t chunk) noexcept {
+    return lifted[static_cast<size_t>(run.state - states.data()) + chunk];
+  }
   uint8_t lane_of(const r2ccl_op& op) const noexcept { return p2p() ? kLaneP2p : op.lane; }
 
   // First element of a part, counted from the start of its space.
   uint64_t part_start(uint32_t space, uint32_t part) const noexcept;
   // Works out addresses, chunks and states. False: out of memory.
-  bool bind(Device& device);
-  void release(Device& device) noexcept;
+  bool bind(ScratchPool& pool);
+  void release(ScratchPool& pool) noexcept;
 
   // Everything chunk c of the op waits for is done.
   bool may_run(uint32_t op, uint32_t chunk) const noexcept {
@@ -77,6 +97,14 @@ struct Call {
       if (dep.whole ? earlier.done != earlier.chunks : earlier.state[chunk] != ChunkState::kApplied) return false;
     }
     return true;
+  }
+  // A chunk to be sent may go: it may be read, and where links cannot read it, a copy that they can is there.
+  bool may_send(uint32_t op, uint32_t chunk) const noexcept {
+    if (!may_run(op, chunk)) return false;
+    if (lifted.empty()) return true;
+    const OpRun& run = ops[op];
+    const Slot* slot = lifted[static_cast<size_t>(run.state - states.data()) + chunk];
+    return slot ? slot->filled : chunk_length(run, chunk) == 0;
   }
   uint64_t chunk_first(uint32_t chunk) const noexcept { return uint64_t{chunk} * chunk_elements; }
   uint64_t chunk_length(const OpRun& run, uint32_t chunk) const noexcept {

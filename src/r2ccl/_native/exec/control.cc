@@ -49,7 +49,7 @@ bool Engine::adopt_control(int32_t rank, int fd) {
     return false;
   }
   Peer& peer = *peers_[rank];
-  peer.control->close();
+  peer.control->give_way();
   peer.control = std::make_unique<ControlSocket>(rank, fd, false, true);
   peer.control_heard_ns = monotonic_ns();
   peer.control_wanted = peer.control_reset = false;
@@ -61,14 +61,15 @@ bool Engine::adopt_control(int32_t rank, int fd) {
 void Engine::control_ended(Peer& peer, int error) {
   const bool ended = error == FrameStream::kClosed || error == ECONNRESET || error == EPIPE;
   // A network may reset a connection, too, and a socket that took another's place ends when the peer takes a third.
-  const bool proof = error == FrameStream::kClosed ? !peer.control->later() : ended && peer.control->same_host();
+  const bool proof = error == FrameStream::kClosed ? !peer.control->later() && !peer.control->replaced()
+                                                   : ended && peer.control->same_host();
   peer.control->close();
   if (ended) no_answer(peer);
   if (peer.said_goodbye || peer.gone) return;
   if (proof && status() == Status::OK) {
     peer_lost(peer.rank, true, "its process ended");
   } else if (!proof) {
-    peer.control_reset = ended;
+    peer.control_reset = ended && !peer.control->replaced();
     peer.control_wanted = true;
     wake_slow_loop();
   }

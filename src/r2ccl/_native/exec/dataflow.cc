@@ -26,16 +26,22 @@ constexpr Nanoseconds kCrowdedNs = 50'000'000;
 
 // ---- calls ---------------------------------------------------------------------------------------------------------
 
-void Engine::start_next() {
+// True: some call was started.
+bool Engine::start_next() {
+  bool any = false;
   while (!current_ && !queue_.empty() && status() == Status::OK) {
+    if (!immediate_ && !may_start(*queue_.front())) break;
     current_ = queue_.front();
     queue_.pop_front();
     start_call(*current_);
+    any = true;
   }
+  return any;
 }
 
 void Engine::start_call(Call& call) {
   call.started = true;
+  if (call.timeout_ns) call.started_ns = monotonic_ns();
   ++counters_.calls;
   if (trace_) trace_call(kTraceBegin, call, call.info.dtype);
   const PlanImage& plan = *call.plan;
@@ -62,7 +68,7 @@ void Engine::start_call(Call& call) {
 // Only from the outermost level: nothing below may still refer to the call.
 void Engine::finish(Call& call, Status status) {
   if (trace_ && call.started) trace_call(kTraceEnd, call, static_cast<uint16_t>(status));
-  call.release(device_);
+  call.release(scratch_);
   if (call.started && call.p2p()) {
     --p2p_active_;
     auto& list = peers_[call.peer]->p2p;
@@ -72,6 +78,8 @@ void Engine::finish(Call& call, Status status) {
     current_ = nullptr;
     finished_ = call.sequence + 1;
   }
+  // Streams first (rule 6). The value is the call's own: words outlive calls, and serve others.
+  if (call.turn) std::atomic_ref(*call.done).store(call.turn, std::memory_order_release);
   bool detached;
   {
     std::lock_guard lock(submit_mutex_);
@@ -120,9 +128,7 @@ void Engine::run_dirty() {
       dirty_peers_.pop_back();
       peer.dirty = false;
       pump(peer);
-    } else if (!current_ && !queue_.empty() && status() == Status::OK) {
-      start_next();
-    } else {
+    } else if (!start_next()) {
       return;
     }
   }
@@ -140,12 +146,17 @@ void Engine::run_op(Call& call, uint32_t op) {
       const uint64_t first = call.chunk_first(chunk), n = call.chunk_length(run, chunk);
       const Operand dst{run.dst + first * run.dst_size, run.dst_wide};
       const ConstOperand src{run.src + first * run.src_size, run.src_wide};
-      if (n > 0 && record.kind == R2CCL_COPY) {
-        if (dst.data != src.data || avg > 1) device_.copy(dst, src, n, dtype, avg);
-      } else if (n > 0) {
+      const bool nothing = n == 0 || (record.kind == R2CCL_COPY && dst.data == src.data && avg <= 1);
+      if (!nothing && record.kind == R2CCL_COPY) {
+        device_.copy(dst, src, n, dtype, avg);
+      } else if (!nothing) {
         device_.reduce(dst, {dst.data, dst.wide}, src, n, dtype, static_cast<ReduceOp>(call.info.op), avg);
       }
-      chunk_done(call, op, chunk);
+      if (immediate_ || nothing) {
+        chunk_done(call, op, chunk);
+      } else {
+        hand_over(DeviceQueue::kLocal, {.kind = DeviceWork::kLocal, .call = &call, .op = op, .chunk = chunk});
+      }
     }
     return;
   }
@@ -157,10 +168,14 @@ void Engine::run_op(Call& call, uint32_t op) {
     }
     *link = slot->next;
     Peer& peer = *peers_[record.peer];
+    if (!immediate_) {
+      apply_later(peer, call, op, slot);
+      continue;
+    }
     const uint8_t lane = slot->header.lane;
     apply(call, op, slot->header.chunk, slot->data);
     if (trace_) trace_chunk(kTraceApply, peer.rank, -1, slot->header);
-    peer.staging.give(slot);
+    peer.give_back(slot);
     use_up(peer, lane);
   }
 }
@@ -280,6 +295,7 @@ void Engine::pump(Peer& peer) {
   if (!settings_.failover) settle_written(peer);
   peer.blocked = false;
   if (peer.ledger.has_replay()) pump_replays(peer);
+  if (!immediate_) lift_all(peer);
   bool waits = false;
   for (bool more = true; more && !peer.blocked;) {
     more = write_passing(peer);
@@ -291,6 +307,7 @@ void Engine::pump(Peer& peer) {
       if (peer.p2p[i]->send_cursor[0] == 0) break;
     }
   }
+  if (!immediate_) lift_all(peer);  // what was sent made room
   if (waits) peer.blocked = true;
   if (!peer.blocked) {
     peer.blocked_since_ns = peer.crowded_since_ns = 0;
@@ -330,7 +347,7 @@ bool Engine::find_ahead(const Call& call, const PlanImage::MessageList& list, ui
   for (size_t k = cursor; k < list.ops.size() && k < cursor + kOpsAhead; ++k) {
     const OpRun& run = call.ops[list.ops[k]];
     for (uint32_t c = run.cursor; c < run.chunks && c < run.cursor + kChunksAhead; ++c) {
-      if (run.state[c] != ChunkState::kEmpty || !call.may_run(list.ops[k], c)) continue;
+      if (run.state[c] != ChunkState::kEmpty || !call.may_send(list.ops[k], c)) continue;
       *op = list.ops[k];
       *chunk = c;
       return true;
@@ -359,7 +376,7 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
     // Chunks go in order, but for one that waits for what is late: then later ones, from half of the window, so that
     // they can never take the room that the earlier one will need.
     bool ahead = false;
-    if (!call.may_run(op, chunk)) {
+    if (!call.may_send(op, chunk)) {
       ahead = peer.links.size() > 1 && find_ahead(call, list, cursor, &op, &chunk);
       if (!ahead) continue;
     }
@@ -417,20 +434,30 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
                      .chunk = chunk};
   const uint8_t* payload = run.src + call.chunk_first(chunk) * run.src_size;
   const bool confirmed = settings_.failover && !(link && link->lossless());
-  Slot* copy = nullptr;
-  if (confirmed && run.elements * run.wire_size <= settings_.eager_bytes) {
+  Slot* const lifted = call.lifted.empty() ? nullptr : call.lift_of(run, chunk);
+  Slot* copy = lifted;
+  bool small = confirmed && run.elements * run.wire_size <= settings_.eager_bytes;
+  if (small && !copy) {
     copy = peer.retained.take();
-    if (copy) {
-      if (header.bytes) std::memcpy(copy->data, payload, header.bytes);
-      payload = copy->data;
-    }
+    small = copy != nullptr;
+    if (copy && header.bytes) std::memcpy(copy->data, payload, header.bytes);
   }
-  if (confirmed && !copy) header.flags = kFrameAwaited;
+  if (copy) payload = copy->data;
+  if (copy && copy->window >= 0) {
+    header.flags = kFrameInWindow;
+    header.token = peer.window->token_of(*copy);
+  }
+  if (confirmed && !small) header.flags = kFrameAwaited;
   if (confirmed && link) send_acks(peer, static_cast<uint32_t>(l), false);
   const Nanoseconds begin = trace_ ? monotonic_ns() : 0;
   if (!(link ? link->write(header, payload) : relay(peer, header, payload))) {
-    if (copy) peer.retained.give(copy);
+    if (copy && !lifted) peer.retained.give(copy);
     return false;
+  }
+  if (lifted) {
+    call.lift_of(run, chunk) = nullptr;
+    --peer.lifted;
+    if (lifted->window >= 0) ++counters_.window_chunks;
   }
   *unsent -= header.bytes;
   ++peer.sent[lane];
@@ -445,20 +472,23 @@ bool Engine::issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t
     Sent sent{};
     sent.header = header;
     sent.payload = payload;
-    sent.owner = copy ? 0 : reinterpret_cast<uint64_t>(&call);
+    sent.owner = small ? 0 : reinterpret_cast<uint64_t>(&call);
     sent.op = op;
     sent.retained = copy;
     sent.posted_ns = monotonic_ns();
     sent.through = link ? -1 : peer.relay.chosen;
     sent.times = 1;
     peer.ledger.post(static_cast<uint32_t>(l), sent);
-    if (!copy) return true;
+    if (!small) return true;
   } else if (!link->written()) {
     run.state[chunk] = ChunkState::kLanding;
     slot->writing_call = &call;
     slot->writing_op = op;
     slot->writing_chunk = chunk;
+    slot->writing_slot = copy;
     return true;
+  } else if (copy && copy->window < 0) {
+    peer.retained.give(copy);
   }
   if (link && link->take_wake_request()) peer.say({.kind = FrameKind::kWake});
   chunk_done(call, op, chunk);
@@ -502,6 +532,8 @@ void Engine::settle_written(Peer& peer) {
     if (!slot->writing_call || !slot->link->written()) continue;
     Call& call = *slot->writing_call;
     slot->writing_call = nullptr;
+    if (slot->writing_slot) peer.retained.give(slot->writing_slot);
+    slot->writing_slot = nullptr;
     chunk_done(call, slot->writing_op, slot->writing_chunk);
   }
 }
@@ -579,7 +611,7 @@ uint8_t* Engine::landing(Link& link, const FrameHeader& h) noexcept {
   if (fate == Fate::kDeliver) {
     OpRun& run = t.call->ops[t.op];
     const bool straight = t.call->plan->ops[t.op].kind == R2CCL_RECV && run.dst_wide == run.wire_wide;
-    if (straight && t.call->may_run(t.op, t.chunk)) {
+    if (immediate_ && straight && t.call->may_run(t.op, t.chunk)) {
       run.state[t.chunk] = ChunkState::kLanding;
       slot.landing_call = t.call;
       slot.landing_op = t.op;
@@ -589,7 +621,7 @@ uint8_t* Engine::landing(Link& link, const FrameHeader& h) noexcept {
   } else if (fate != Fate::kEarly) {
     return nullptr;
   }
-  slot.landing_slot = peer.staging.take();
+  slot.landing_slot = peer.staging.take(slot_offset(t));
   return slot.landing_slot ? slot.landing_slot->data : nullptr;
 }
 
@@ -605,6 +637,14 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   if (trace_) trace_chunk(kTraceArrive, peer.rank, static_cast<int32_t>(link.rail()), h);
   Slot* landing_slot = slot.landing_slot;
   slot.landing_slot = nullptr;
+  if (h.flags & kFrameInWindow) {
+    landing_slot = peer.window ? peer.window->arrived(h) : nullptr;
+    payload = landing_slot ? landing_slot->data : nullptr;
+    if (!landing_slot) {
+      fail(Status::INTERNAL, "rank " + std::to_string(peer.rank) + " speaks of a slot that its window does not have");
+      return;
+    }
+  }
   Call* landing_call = slot.landing_call;
   slot.landing_call = nullptr;
   if (landed && landing_call) {
@@ -631,7 +671,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   const Fate fate = classify(peer, h, &t);
   if (status() != Status::OK) return;
   if (fate == Fate::kRefuse) {
-    if (landing_slot) peer.staging.give(landing_slot);
+    if (landing_slot) peer.give_back(landing_slot);
     ++counters_.refused_frames;
     event(kEventFrameRefused, peer.rank, static_cast<int32_t>(link.rail()), 0, h.bytes);
     return;
@@ -639,7 +679,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   if (fate == Fate::kDuplicate) {
     ++counters_.duplicate_chunks;
     if (trace_) trace_chunk(kTraceDiscard, peer.rank, static_cast<int32_t>(link.rail()), h);
-    if (landing_slot) peer.staging.give(landing_slot);
+    if (landing_slot) peer.give_back(landing_slot);
     note_arrival(peer, slot, h);
     return;
   }
@@ -666,15 +706,16 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
 // A chunk of a call under way: apply it now, or keep it until it may be applied.
 void Engine::deliver(Peer& peer, const Target& t, const FrameHeader& h, const uint8_t* payload, Slot* slot) {
   OpRun& run = t.call->ops[t.op];
-  if (t.call->may_run(t.op, t.chunk)) {
+  const bool may_run = t.call->may_run(t.op, t.chunk);
+  if (may_run && (immediate_ || h.bytes == 0)) {
     apply(*t.call, t.op, t.chunk, payload);
     if (trace_) trace_chunk(kTraceApply, peer.rank, -1, h);
-    if (slot) peer.staging.give(slot);
+    if (slot) peer.give_back(slot);
     use_up(peer, h.lane);
     return;
   }
   if (!slot) {
-    slot = peer.staging.take();
+    slot = peer.staging.take(slot_offset(t));
     if (!slot) {
       fail(Status::INTERNAL, "rank " + std::to_string(peer.rank) + " overran its window");
       return;
@@ -682,13 +723,16 @@ void Engine::deliver(Peer& peer, const Target& t, const FrameHeader& h, const ui
     if (h.bytes) std::memcpy(slot->data, payload, h.bytes);
   }
   slot->header = h;
+  run.state[t.chunk] = ChunkState::kArrived;
+  if (may_run) {
+    apply_later(peer, *t.call, t.op, slot);
+    return;
+  }
   slot->next = run.arrived;
   run.arrived = slot;
-  run.state[t.chunk] = ChunkState::kArrived;
 }
 
-// Through the gate (rule 1): once per chunk.
-void Engine::apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload) {
+void Engine::combine(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload, DeviceQueue queue) noexcept {
   const r2ccl_op& record = call.plan->ops[op];
   OpRun& run = call.ops[op];
   const uint64_t first = call.chunk_first(chunk), n = call.chunk_length(run, chunk);
@@ -697,13 +741,18 @@ void Engine::apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* paylo
     const Operand dst{run.dst + first * run.dst_size, run.dst_wide};
     const ConstOperand in{payload, run.wire_wide};
     if (record.kind == R2CCL_RECV) {
-      device_.copy(dst, in, n, dtype, 0);
+      device_.copy(dst, in, n, dtype, 0, queue);
     } else {
       const ConstOperand src{run.src + first * run.src_size, run.src_wide};
       device_.reduce(dst, src, in, n, dtype, static_cast<ReduceOp>(call.info.op),
-                     record.flags & R2CCL_FINAL ? call.avg_ranks : 0);
+                     record.flags & R2CCL_FINAL ? call.avg_ranks : 0, queue);
     }
   }
+}
+
+// Through the gate (rule 1): once per chunk.
+void Engine::apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload) {
+  combine(call, op, chunk, payload, DeviceQueue::kIn);
   chunk_done(call, op, chunk);
 }
 
@@ -752,7 +801,7 @@ void Engine::deliver_early(Peer& peer, Call& call) {
     if (fate == Fate::kDeliver) {
       deliver(peer, t, h, slot->data, slot);
     } else {
-      peer.staging.give(slot);
+      peer.give_back(slot);
     }
     if (status() != Status::OK) return;
   }
@@ -770,6 +819,8 @@ bool Peer::arrived(const ChunkId& id) const noexcept {
         // Posted, and not under way: done, unless it was only just submitted.
         bool submitted = false;
         for (const Call* c : engine.submitted_)
+          submitted |= c->peer == rank && c->sequence == id.call && !c->plan->receives.empty();
+        for (const Call* c : engine.late_p2p_)
           submitted |= c->peer == rank && c->sequence == id.call && !c->plan->receives.empty();
         if (!submitted) return true;
       }

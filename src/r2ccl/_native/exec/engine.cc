@@ -21,6 +21,10 @@ constexpr Nanoseconds kTickNs = kMillisecond;
 // How long the engine's thread keeps out of the way after a caller has driven.
 constexpr Nanoseconds kCallerGraceNs = kMillisecond;
 constexpr Nanoseconds kThreadSpinNs = 50'000;
+// A device makes no noise when it is done, and usually is soon.
+constexpr Nanoseconds kDeviceSpinNs = 500'000;
+// Ranks that share memory of GPUs close at about the same time.
+constexpr Nanoseconds kGoodbyeWaitNs = 200 * kMillisecond;
 // Whoever closes stays as long as chunks of others go through it, within its time to linger.
 constexpr Nanoseconds kPassedLatelyNs = 700 * kMillisecond;
 // So that the names of all chunks in flight on a link fit one control frame (2 x window x 16 bytes).
@@ -40,12 +44,14 @@ uint64_t watch_tag(Watch what, uint32_t rank, uint32_t link) {
 
 }  // namespace
 
-Engine::Engine(const r2ccl_settings& settings)
+Engine::Engine(const r2ccl_settings& settings, Device& device)
     : settings_(settings),
       script_(settings.fault_script ? settings.fault_script : ""),
       devices_(settings.verbs_library ? settings.verbs_library : ""),
       registrations_(settings.register_bytes, [this](std::string text) { warn(std::move(text)); }),
-      device_(host_device()),
+      device_(device),
+      immediate_(device.immediate()),
+      scratch_(device),
       window_(static_cast<uint32_t>(
           std::clamp<uint64_t>(settings.staging_bytes / (3 * settings.chunk_bytes), 2, kMaxWindow))) {
   settings_.fault_script = settings_.verbs_library = nullptr;
@@ -63,6 +69,14 @@ Engine::Engine(const r2ccl_settings& settings)
 
 Engine::~Engine() {
   close(0);
+  for (auto& peer : peers_)
+    // A device that may still write into memory that nobody else must have: it stays away until the device is closed.
+    if (peer && peer->window && peer->settled) device_.release(peer->window->own());
+  for (auto& call : calls_) {
+    leave_stream(*call);
+    device_.give_word(call->ready);
+    device_.give_word(call->done);
+  }
   if (epoll_ >= 0) ::close(epoll_);
   if (wake_fd_ >= 0) ::close(wake_fd_);
 }
@@ -232,18 +246,27 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   call->started = call->detached = false;
   call->replayed = 0;
   call->seen_ns = 0;
-  if (!call->bind(device_)) {
-    call->release(device_);
+  call->turn = 0;
+  if (!immediate_)
+    if (Status s = join_stream(*call, args); s != Status::OK) {
+      call->release(scratch_);
+      recycle(call);
+      return s;
+    }
+  if (!call->bind(scratch_)) {
+    call->release(scratch_);
     recycle(call);
     return Status::INTERNAL;
   }
+  const uint64_t* done = call->done;  // after submission the call may end at any moment
+  const uint64_t turn = call->turn;
   {
     std::lock_guard lock(submit_mutex_);
     if (call->p2p()) {
       Peer& peer = *peers_[call->peer];
       call->sequence = call->plan->sends.empty() ? peer.next_p2p_recv++ : peer.next_p2p_send++;
     } else if (!may_begin(args.epoch, ticket)) {
-      call->release(device_);
+      call->release(scratch_);
       free_calls_.push_back(call);
       return Status::AGAIN;
     } else {
@@ -255,6 +278,12 @@ Status Engine::submit(const r2ccl_call_args& args, bool will_wait, uint64_t* tic
   }
   *ticket = reinterpret_cast<uint64_t>(call);
   if (!will_wait || driver_sleeps_.load(std::memory_order_seq_cst)) wake_thread();
+  if (turn && args.hold && !device_.hold(args.stream, done, turn)) {
+    // The stream would run ahead of the result.
+    const char* why = device_.failure();
+    abort(std::string("the stream cannot wait for the call: ") + (why ? why : "the device refuses"));
+    return status();
+  }
   return Status::OK;
 }
 
@@ -269,11 +298,16 @@ void Engine::take_submissions() {
     if (status() != Status::OK) {
       finish(*call, status());
     } else if (call->p2p()) {
-      start_call(*call);
+      if (call->turn || !late_p2p_.empty()) {
+        late_p2p_.push_back(call);
+      } else {
+        start_call(*call);
+      }
     } else {
       queue_.push_back(call);
     }
   }
+  if (!late_p2p_.empty()) start_late_p2p();
   start_next();
 }
 
@@ -385,7 +419,13 @@ bool Engine::sleep(Nanoseconds at_most_ns) {
   if (any_armed_link_)
     for (Link* link : polled_) come |= link->prepare_sleep();
   const auto ms = static_cast<int>(std::min<Nanoseconds>(at_most_ns / kMillisecond + 1, kBusySleepMs));
-  if (!come) come = poll_descriptors(ms);
+  if (const Nanoseconds nap = nap_ns(monotonic_ns()); nap && !come) {
+    const timespec t{0, static_cast<long>(std::min(nap, at_most_ns + 1))};
+    pollfd p{epoll_, POLLIN, 0};
+    if (::ppoll(&p, 1, &t, nullptr) > 0) come = poll_descriptors(0);
+  } else if (!come) {
+    come = poll_descriptors(ms);
+  }
   last_tick_ns_ = 0;  // sleeping is no pause
   if (any_armed_link_)
     for (Link* link : polled_) link->awake();
@@ -414,7 +454,7 @@ void Engine::run_thread() {
       }
       const Nanoseconds now = monotonic_ns();
       if (idle_since == 0) idle_since = now;
-      if (outstanding() && now - idle_since < kThreadSpinNs) {
+      if (outstanding() && now - idle_since < (device_work_ ? kDeviceSpinNs : kThreadSpinNs)) {
         sched_yield();
         continue;
       }
@@ -424,11 +464,17 @@ void Engine::run_thread() {
       if (any_armed_link_)
         for (Link* link : polled_) come |= link->prepare_sleep();
       const bool busy = outstanding();
+      const Nanoseconds nap = nap_ns(now);
       drive.unlock();
       if (!come) {
         // Only looks: taking edge-triggered events here, without the lock, would lose them for a caller that drives.
         pollfd p{epoll_, POLLIN, 0};
-        ::poll(&p, 1, busy ? kBusySleepMs : kIdleSleepMs);
+        const timespec t{0, static_cast<long>(nap)};
+        if (nap) {
+          ::ppoll(&p, 1, &t, nullptr);
+        } else {
+          ::poll(&p, 1, busy ? kBusySleepMs : kIdleSleepMs);
+        }
       }
       thread_sleeps_.store(false, std::memory_order_seq_cst);
       if (caller_drives_.load()) break;
@@ -448,6 +494,7 @@ bool Engine::progress() {
     take_submissions();
     any = true;
   }
+  if (!immediate_) any |= poll_device();
   for (Link* link : polled_) {
     if (!link->poll(*this)) continue;
     any = true;
@@ -457,6 +504,7 @@ bool Engine::progress() {
   for (Peer* peer : armed_peers_)
     if (peer->blocked) mark_dirty(*peer);
   run_dirty();
+  if (!immediate_) mark_handed_over();
   ++poll_count_;
   if (any_descriptor_link_ || poll_count_ % kMemoryOnlyPollInterval == 0) any |= poll_descriptors(0);
   if (!ack_peers_.empty()) flush_acks(true);
@@ -550,6 +598,8 @@ void Engine::close(Nanoseconds linger_ns) {
       }
       fail(Status::ABORTED, "the communicator is closed");
       run_dirty();
+      settle();
+      await_goodbyes(kGoodbyeWaitNs);
     }
     stop_.store(true);
     wake_thread();

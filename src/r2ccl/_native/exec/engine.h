@@ -15,10 +15,12 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "exec/call.h"
+#include "exec/device_work.h"
 #include "exec/event_log.h"
 #include "exec/relay.h"
 #include "exec/sight.h"
 #include "exec/trace.h"
+#include "exec/window.h"
 #include "flow/agreement.h"
 #include "flow/detector.h"
 #include "flow/detours.h"
@@ -71,6 +73,7 @@ struct LinkSlot {
   // Without acknowledgements: the chunk that counts as sent once the link has written it.
   Call* writing_call = nullptr;
   uint32_t writing_op = 0, writing_chunk = 0;
+  Slot* writing_slot = nullptr;  // what it is written from, if that is a copy
 };
 
 struct Peer final : ArrivedSet {
@@ -80,7 +83,8 @@ struct Peer final : ArrivedSet {
         rank(r),
         failover(ledger, *this),
         staging(device, slot_bytes, slots),
-        retained(device, eager_bytes < 64 ? 64 : eager_bytes, slots),
+        retained(device, device.immediate() ? std::max<size_t>(eager_bytes, 64) : slot_bytes,
+                 device.immediate() ? slots : slots + kLaneP2p),
         relay(device, slot_bytes, window) {}
   bool arrived(const ChunkId& id) const noexcept override;
   // Over the control socket. False: it is closed, or broken.
@@ -101,8 +105,23 @@ struct Peer final : ArrivedSet {
   SendLedger ledger;
   Failover failover;
   Shares shares;
+  // Retained: what was sent, or is about to be, and must not change: copies of small messages; of all, where links
+  // cannot read the memory of the call.
   SlotPool staging, retained;
   Relay relay;
+  uint32_t lifted = 0;   // slots that hold, or will hold, what has not been sent yet
+  uint32_t lifting = 0;  // of these, the ones that the device is still filling
+  bool starved = false;  // there was no slot for what could have been lifted
+  std::unique_ptr<Window> window;
+  bool settled = false;  // it will not write to the window any more
+  // A slot that held what arrived.
+  void give_back(Slot* slot) noexcept {
+    if (slot->window < 0) {
+      staging.give(slot);
+    } else {
+      links[0]->link->return_slot(static_cast<uint32_t>(slot->window));
+    }
+  }
   // By lane, counted modulo 2^32: chunks sent, chunks the peer has used up, chunks of the peer's used up here.
   std::array<uint32_t, 256> sent{}, credit{}, freed{};
   uint32_t outstanding = 0;  // sent and not used up, over the lanes of collectives
@@ -129,7 +148,9 @@ struct Peer final : ArrivedSet {
 
 class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
  public:
-  explicit Engine(const r2ccl_settings& settings);
+  // The device outlives the engine. Buffers of calls lie in its memory.
+  Engine(const r2ccl_settings& settings, Device& device);
+  explicit Engine(const r2ccl_settings& settings) : Engine(settings, host_device()) {}
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -147,6 +168,11 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void add_control(int32_t peer, int fd, bool same_host);
   void set_host(int32_t peer, int32_t host);
   void set_shares(int32_t peer, const double* rows, uint32_t links);
+  // How much memory a window has; 0: links of this kind take none.
+  size_t window_bytes(int32_t peer) const noexcept;
+  // own: memory of the device that the peer's device may write, from its allocate(); the engine releases it. theirs:
+  // the peer's. Either may be nullptr.
+  void set_window(int32_t peer, void* own, void* theirs);
   // Of each rank; without it there is no agreement on the health of rails.
   void set_rails(const uint32_t* rails);
   Status start();
@@ -162,6 +188,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Status wait(uint64_t ticket, Nanoseconds slice_ns, uint32_t* replayed);
   Status test(uint64_t ticket) noexcept;
   void detach(uint64_t ticket);
+  // What is put on the stream from now on waits until the call has ended, well or not.
+  Status hold(uint64_t ticket, void* stream);
 
   Status status() const noexcept { return static_cast<Status>(failed_.load(std::memory_order_acquire)); }
   std::string error_text();
@@ -269,12 +297,12 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool sleep(Nanoseconds at_most_ns);
   void drive_until(const Call& call, Nanoseconds deadline);
   void leave_drive();
-  bool outstanding() const noexcept { return current_ || !queue_.empty() || p2p_active_ > 0; }
+  bool outstanding() const noexcept { return current_ || !queue_.empty() || p2p_active_ > 0 || !late_p2p_.empty(); }
   void wake_thread();
   void notify_done();
 
   // dataflow.cc
-  void start_next();
+  bool start_next();
   void start_call(Call& call);
   void finish(Call& call, Status status);
   void mark_dirty(Peer& peer);
@@ -295,6 +323,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Call* call_of(Peer& peer, const FrameHeader& header) noexcept;
   Fate classify(Peer& peer, const FrameHeader& header, Target* target);
   void deliver(Peer& peer, const Target& target, const FrameHeader& header, const uint8_t* payload, Slot* slot);
+  void combine(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload, DeviceQueue queue) noexcept;
   void apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload);
   void use_up(Peer& peer, uint8_t lane);
   void deliver_early(Peer& peer, Call& call);
@@ -307,6 +336,28 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void arrived(Link& link, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept override;
   void control(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept override;
   void broken(Link& link, int error) noexcept override;
+
+  // device_work.cc
+  Status join_stream(Call& call, const r2ccl_call_args& args);
+  void leave_stream(Call& call) noexcept;
+  bool stream_has_come(const Call& call) const noexcept;
+  bool may_start(Call& call);
+  bool start_late_p2p();
+  void hand_over(DeviceQueue queue, const DeviceWork& work);
+  void apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot);
+  size_t slot_offset(const Target& target) const noexcept;
+  uint32_t window_slots() const noexcept { return std::min(3 * window_, Link::kMostWindowSlots); }
+  Slot* slot_to_send(Peer& peer, const uint8_t* from) noexcept;
+  void lift(Peer& peer, Call& call);
+  void lift_all(Peer& peer);
+  void mark_handed_over();
+  bool poll_device();
+  void complete(const DeviceWork& work);
+  bool settled(Call& call);
+  void settle();
+  void await_goodbyes(Nanoseconds at_most_ns);
+  Nanoseconds nap_ns(Nanoseconds now) noexcept;
+  void tick_deadlines(Nanoseconds now);
 
   // recovery.cc
   void on_control(int32_t peer, const FrameHeader& header, const uint8_t* payload) noexcept override;
@@ -433,6 +484,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   VerbsDevices devices_;  // these two outlive the links
   Registrations registrations_;
   Device& device_;
+  const bool immediate_;  // of the device: its work is done when it returns
+  ScratchPool scratch_;
   uint32_t window_;  // chunks per peer that may be sent and not yet used up
   std::vector<Rail> rails_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; nullptr for this one
@@ -460,6 +513,13 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   uint32_t early_frames_ = 0;  // of all peers
   uint64_t finished_ = 0;      // collectives below this number are done
   uint32_t p2p_active_ = 0;
+  std::deque<Call*> late_p2p_;  // submitted, and their streams have not come so far
+  std::array<InFlight, static_cast<size_t>(DeviceQueue::kCount)> in_flight_;
+  uint32_t device_work_ = 0;  // in all of these
+  bool device_failed_ = false;
+  uint32_t idle_polls_ = 0;
+  Nanoseconds unsettled_since_ns_ = 0;
+  Nanoseconds gate_since_ns_ = 0;  // the call whose turn it is waits for its stream
   std::vector<Peer*> dirty_peers_;
   std::vector<Peer*> held_peers_;  // let others catch up: see is_ahead
   std::vector<Call*> dirty_calls_;

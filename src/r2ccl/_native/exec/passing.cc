@@ -43,10 +43,12 @@ bool Engine::likely_reaches(int32_t rank, int32_t to) const noexcept {
 
 // The rank to ask, for a frame from one rank (-1: this one) that came by another: one that is likely to reach `to`,
 // then on the host that has the fewest of this rank's chunks to pass on, then the one with the fewest, in turn. Ranks
-// with most_handed of them are not asked for more. A second pass is allowed only when all have refused to do with one.
+// with most_handed of them are not asked for more; where that is unlimited turns decide alone, since a rank that loses
+// what it is given always has few. A second pass is allowed only when all have refused to do with one.
 Peer* Engine::pick_relay(const Peer& to, int32_t from, int32_t by, uint32_t most_handed, uint32_t most_passes,
                          uint32_t* passes) noexcept {
   const Nanoseconds now = monotonic_ns();
+  const bool in_turn = most_handed == UINT32_MAX;
   host_handed_.assign(peers_.size(), 0);
   for (const auto& peer : peers_)
     if (peer && peer->host >= 0 && static_cast<size_t>(peer->host) < host_handed_.size())
@@ -65,9 +67,9 @@ Peer* Engine::pick_relay(const Peer& to, int32_t from, int32_t by, uint32_t most
       any = true;
       if (peer->relay.handed >= most_handed) continue;
       const bool known = peer->host >= 0 && static_cast<size_t>(peer->host) < host_handed_.size();
-      const std::array<uint32_t, 3> cost{!likely_reaches(r, to.rank),
-                                         known ? host_handed_[static_cast<size_t>(peer->host)] : peer->relay.handed,
-                                         peer->relay.handed};
+      const uint32_t on_host = known ? host_handed_[static_cast<size_t>(peer->host)] : peer->relay.handed;
+      std::array<uint32_t, 3> cost{!likely_reaches(r, to.rank), on_host, peer->relay.handed};
+      if (in_turn) cost[1] = cost[2] = 0;
       if (best && cost >= least) continue;
       best = peer;
       least = cost;

@@ -137,7 +137,7 @@ void Engine::acknowledge(Peer& peer, uint32_t link, const ChunkId& id) {
     if (sent.link == link) peer.links[link]->answered_ns = now;
     peer.links[sent.link]->detector.acknowledged(now, sent.posted_ns);
     // Acknowledgements of small messages wait for company: their time says nothing about the link.
-    if (!sent.retained) peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
+    if (sent.owner) peer.links[sent.link]->rate.acknowledged(now, sent.posted_ns, sent.header.bytes);
   } else {
     relay_confirmed(peer, sent);
   }
@@ -152,7 +152,7 @@ void Engine::acknowledged(Peer& peer, const Sent& sent) {
   }
   if (sent.retained) peer.retained.give(sent.retained);
   if (sent.owner) chunk_done(*reinterpret_cast<Call*>(sent.owner), sent.op, sent.header.chunk);
-  if (peer.blocked) mark_dirty(peer);
+  if (peer.blocked || peer.starved) mark_dirty(peer);
 }
 
 // ---- control frames ------------------------------------------------------------------------------------------------
@@ -185,6 +185,10 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
     return;
   }
   if (status() != Status::OK) return;
+  if (!is_known(h.kind)) {
+    ++counters_.refused_frames;
+    return;
+  }
   const Nanoseconds now = monotonic_ns();
   heard(peer, now);
   switch (h.kind) {
@@ -250,6 +254,9 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       if (std::memcmp(&mine, &theirs, sizeof mine) != 0) raise_alarm(h.call);
       break;
     }
+    case FrameKind::kReplaced:
+      if (via == -1 && peer.control) peer.control->expect_end();
+      break;
     case FrameKind::kQuery:
       send_all_credits(peer);
       break;
@@ -282,6 +289,7 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
 // The peer closes in good order: all that it finished has arrived there, whether or not its acknowledgements did here.
 void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
   peer.said_goodbye = true;
+  peer.settled = h.token == kGoodbyeSettled;
   peer.last_words.assign(reinterpret_cast<const char*>(payload), h.bytes);
   peer.last_status = h.flags;
   peer.goodbye_ns = monotonic_ns();
@@ -394,7 +402,7 @@ void Engine::fence(Peer& peer, uint32_t l) {
     slot.landing_call = nullptr;
   }
   if (slot.landing_slot) {
-    peer.staging.give(slot.landing_slot);
+    peer.give_back(slot.landing_slot);
     slot.landing_slot = nullptr;
   }
   drop_passing(slot);
@@ -443,8 +451,13 @@ bool Engine::needs(const Peer& peer) const noexcept {
   if (at < 0) return false;
   auto unfinished = [&](const std::vector<PlanImage::MessageList>& lists, PlanImage::Range range) {
     for (uint32_t i = range.begin; i < range.end; ++i)
-      for (uint32_t op : lists[i].ops)
-        if (current_->ops[op].done != current_->ops[op].chunks) return true;
+      for (uint32_t op : lists[i].ops) {
+        const OpRun& run = current_->ops[op];
+        if (run.done == run.chunks) continue;
+        // What has arrived needs the peer no more, however long a device takes to apply it.
+        auto to_come = [](ChunkState s) { return s != ChunkState::kArrived && s != ChunkState::kApplied; };
+        if (std::any_of(run.state, run.state + run.chunks, to_come)) return true;
+      }
     return false;
   };
   return unfinished(plan.sends, plan.sends_of[at]) || unfinished(plan.receives, plan.receives_of[at]);
@@ -512,6 +525,7 @@ void Engine::tick(Nanoseconds now) {
   compare_if_stuck(now);
   tick_agreement(now);
   if (alarm_.active) resolve_alarm(now, now - alarm_.since_ns > 300 * kMillisecond);
+  if (!immediate_) tick_deadlines(now);
   run_dirty();
 }
 

@@ -35,6 +35,7 @@ bool goes_round(FrameKind kind) {
     case FrameKind::kRelay:
     case FrameKind::kRelayControl:
     case FrameKind::kRelayRefused:
+    case FrameKind::kReplaced:
       return false;
     default:
       return true;

@@ -106,6 +106,7 @@ std::string Engine::describe(uint64_t ticket) {
   std::string text = text_of(call.info) + ", call " + std::to_string(call.sequence);
   if (!call.started) {
     text += ", has not begun";
+    if (!stream_has_come(call)) text += ": its stream has not come so far";
     if (current_) text += "; before it " + text_of(current_->info) + " waits for " + missing(*current_);
   } else {
     text += ", waits for " + missing(call);

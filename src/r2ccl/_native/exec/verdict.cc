@@ -1,6 +1,7 @@
 // How an engine ends: failures, and disagreement between ranks. What it can say about itself is in sight.cc.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "exec/engine.h"
@@ -41,12 +42,15 @@ void Engine::say_goodbye(uint16_t status, const std::string& words) {
     }
     for (const Call* call : peer->p2p)  // those that are not done do not count
       if (!call->plan->receives.empty()) receives = std::min(receives, call->sequence);
+    for (const Call* call : late_p2p_)
+      if (call->peer == peer->rank && !call->plan->receives.empty()) receives = std::min(receives, call->sequence);
     const size_t n = std::min<size_t>(words.size(), 1000);
     const FrameHeader h{.kind = FrameKind::kGoodbye,
                         .flags = status,
                         .bytes = static_cast<uint32_t>(n),
                         .call = finished_,
-                        .message = static_cast<uint32_t>(receives)};
+                        .message = static_cast<uint32_t>(receives),
+                        .token = device_work_ == 0 && (status != 0 || !outstanding()) ? kGoodbyeSettled : 0};
     if (!peer->say(h, words.data()) && cut_off(*peer)) relay_control(*peer, h, words.data());
   }
 }
@@ -71,11 +75,19 @@ void Engine::end_all() {
     finishing_.clear();
     ack_peers_.clear();
   }
-  std::vector<Call*> calls(queue_.begin(), queue_.end());
-  queue_.clear();
-  if (current_) calls.push_back(current_);
+  // What a device is still at is waited for, in later rounds: it would go on in buffers that belong to others by then.
+  std::vector<Call*> calls;
+  for (std::deque<Call*>* waiting : {&queue_, &late_p2p_}) {
+    const auto settled_ones =
+        std::stable_partition(waiting->begin(), waiting->end(), [this](Call* call) { return !settled(*call); });
+    calls.insert(calls.end(), settled_ones, waiting->end());
+    waiting->erase(settled_ones, waiting->end());
+  }
+  if (current_ && settled(*current_)) calls.push_back(current_);
   for (auto& peer : peers_)
-    if (peer) calls.insert(calls.end(), peer->p2p.begin(), peer->p2p.end());
+    if (peer)
+      std::copy_if(peer->p2p.begin(), peer->p2p.end(), std::back_inserter(calls),
+                   [this](Call* call) { return settled(*call); });
   // Everything of a call that arrived is done with it, even if the failure came before it was counted.
   for (Call* call : calls) finish(*call, call->remaining == 0 ? Status::OK : status());
 }
@@ -85,6 +97,7 @@ void Engine::abort(const std::string& reason) {
   fail(Status::ABORTED, "aborted" + (reason.empty() ? std::string() : ": " + reason));
   if (submitted_count_.load()) take_submissions();
   run_dirty();
+  settle();
 }
 
 // ---- disagreement --------------------------------------------------------------------------------------------------

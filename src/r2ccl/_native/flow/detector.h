@@ -67,9 +67,12 @@ class StallDetector {
     const bool hopeless = now - std::max(oldest_posted_ns, confirmed_ns_) > kPatience * limit;
     const Nanoseconds silent =
         hopeless ? limit : silent_ns(now, std::max(oldest_posted_ns, std::min(alive_since_ns, now)));
-    if (silent < limit / 2) return Verdict::kFine;
-    const bool asked = asked_ns_ + limit / 2 > now && asked_ns_ >= oldest_posted_ns;
-    if (silent >= times * limit && heard_elsewhere_ns + limit / 2 > now) return Verdict::kSuspect;
+    if (!hopeless && silent_ns(now, oldest_posted_ns) < limit / 2) return Verdict::kFine;
+    // So often that the peer's answers are no break in what is heard of it, however long the limit has become: each
+    // break would make the count of its silence begin anew, for ever.
+    const bool asked = asked_ns_ + std::min(limit, floor_ns_) / 2 > now && asked_ns_ >= oldest_posted_ns;
+    // Pauses are excused once, however much longer the link gets: a busy machine adds them up without end.
+    if (silent >= limit + (times - 1) * limit_ns() && heard_elsewhere_ns + limit / 2 > now) return Verdict::kSuspect;
     if (asked) return Verdict::kFine;
     asked_ns_ = now;
     return Verdict::kAskPeer;

@@ -1,6 +1,7 @@
 // Staging memory of one peer: slots of one chunk each, for chunks that cannot be applied when they arrive, and copies
 // of small messages that the sender retains until they are acknowledged. Grows to its bound on demand, never beyond.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -12,33 +13,51 @@ namespace r2ccl {
 
 struct Slot {
   FrameHeader header{};
-  uint8_t* data = nullptr;
+  uint8_t* memory = nullptr;
+  uint8_t* data = nullptr;  // in there, where whoever took it asked for
+  int32_t window = -1;      // its number among the slots of a window (exec/window.h), and none of a pool
+  bool filled = false;      // by a device, which takes its time: what is to be sent is there
   Slot* next = nullptr;
 };
 
 class SlotPool {
  public:
   SlotPool(Device& device, size_t slot_bytes, uint32_t capacity) noexcept
-      : device_(device), slot_bytes_(slot_bytes), capacity_(capacity) {}
+      : device_(device),
+        slot_bytes_(device.immediate() ? slot_bytes : (slot_bytes + kMostOffset + kLine - 1) / kLine * kLine),
+        capacity_(capacity) {}
   ~SlotPool() {
-    for (auto& slot : all_) device_.release_staging(slot->data);
+    for (void* slab : slabs_) device_.release_staging(slab);
   }
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
 
-  // nullptr: the bound is reached, or there is no memory.
-  Slot* take() noexcept {
+  // Of a slot's beginning, at most. A device moves bytes fastest between addresses that agree in their last bits.
+  static constexpr size_t kMostOffset = 15;
+  static size_t offset_like(const void* address) noexcept { return reinterpret_cast<uintptr_t>(address) & kMostOffset; }
+
+  // nullptr: the bound is reached, or there is no memory. offset: only where a device is not immediate.
+  Slot* take(size_t offset = 0) noexcept {
     if (free_) {
       Slot* slot = free_;
       free_ = slot->next;
       slot->next = nullptr;
+      slot->data = slot->memory + offset;
       return slot;
     }
     if (all_.size() >= capacity_) return nullptr;
-    void* data = device_.allocate_staging(slot_bytes_);
+    // The memory that a device shares with links takes long to get.
+    const uint32_t more =
+        device_.immediate() ? 1 : std::min<uint32_t>(kSlab, capacity_ - static_cast<uint32_t>(all_.size()));
+    void* data = device_.allocate_staging(more * slot_bytes_);
     if (!data) return nullptr;
-    all_.push_back(std::make_unique<Slot>());
-    all_.back()->data = static_cast<uint8_t*>(data);
+    slabs_.push_back(data);
+    for (uint32_t i = 0; i < more; ++i) {
+      all_.push_back(std::make_unique<Slot>());
+      all_.back()->memory = static_cast<uint8_t*>(data) + i * slot_bytes_;
+      if (i + 1 < more) give(all_.back().get());
+    }
+    all_.back()->data = all_.back()->memory + offset;
     return all_.back().get();
   }
   void give(Slot* slot) noexcept {
@@ -48,10 +67,14 @@ class SlotPool {
   size_t bytes() const noexcept { return all_.size() * slot_bytes_; }
 
  private:
+  static constexpr uint32_t kSlab = 8;
+  static constexpr size_t kLine = 64;
+
   Device& device_;
   size_t slot_bytes_;
   uint32_t capacity_;
   std::vector<std::unique_ptr<Slot>> all_;
+  std::vector<void*> slabs_;
   Slot* free_ = nullptr;
 };
 

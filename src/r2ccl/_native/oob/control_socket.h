@@ -1,5 +1,7 @@
 // The control socket of a pair of ranks: notices, alarms, wake-ups. It carries no data, and losing it costs no data.
 #pragma once
+#include <sys/socket.h>
+
 #include <cstdint>
 
 #include "base/frame_stream.h"
@@ -26,6 +28,19 @@ class ControlSocket {
   bool same_host() const noexcept { return same_host_; }
   // It took the place of another one. The peer may take yet another, so its end says nothing about the process.
   bool later() const noexcept { return later_; }
+  // The peer says that it takes another one instead.
+  void expect_end() noexcept { replaced_ = true; }
+  bool replaced() const noexcept { return replaced_; }
+  // Closes for another one, in a way that the peer cannot take for the end of this process.
+  void give_way() noexcept {
+    if (!open()) return;
+    send({.kind = FrameKind::kReplaced});
+    if (has_output()) {  // the network takes nothing: a reset is no proof of anything either
+      const linger now{1, 0};
+      setsockopt(fd(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    }
+    close();
+  }
   bool has_output() const noexcept { return stream_.has_output(); }
 
   // Queued and sent at once as far as the socket takes it; never blocks. False: the socket is broken.
@@ -51,7 +66,7 @@ class ControlSocket {
 
  private:
   int32_t peer_;
-  bool same_host_, later_;
+  bool same_host_, later_, replaced_ = false;
   FrameStream stream_;
 };
 

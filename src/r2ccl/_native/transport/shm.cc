@@ -23,12 +23,14 @@ struct RingHeader {
   alignas(kLine) std::atomic<uint64_t> head;
   alignas(kLine) std::atomic<uint32_t> sleeping;
   alignas(kLine) std::atomic<uint32_t> freed[256];  // credits, by lane
+  alignas(kLine) std::atomic<uint32_t> returned[Link::kMostWindowSlots];
 };
 static_assert(sizeof(RingHeader) <= kShmHeaderBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
 // A record is a FrameHeader and its payload, padded to whole lines. kWrap fills the rest of the ring.
 constexpr uint32_t kWrap = 0xffffffffu;
+uint64_t payload_of(const FrameHeader& h) noexcept { return h.flags & kFrameInWindow ? 0 : h.bytes; }
 
 struct Half {
   RingHeader* header;
@@ -51,7 +53,8 @@ class ShmLink final : public Link {
   bool ready() const noexcept override { return !fenced_; }
   bool write(const FrameHeader& header, const uint8_t* payload) noexcept override {
     if (fenced_) return false;
-    const uint64_t need = align_line(sizeof(FrameHeader) + header.bytes);
+    const uint64_t bytes = payload_of(header);
+    const uint64_t need = align_line(sizeof(FrameHeader) + bytes);
     const uint64_t at = tail_ % size_;
     const uint64_t to_end = size_ - at;
     const uint64_t pad = need > to_end ? to_end : 0;
@@ -65,7 +68,7 @@ class ShmLink final : public Link {
     }
     uint8_t* to = out_.data + tail_ % size_;
     std::memcpy(to, &header, sizeof header);
-    if (header.bytes) std::memcpy(to + sizeof header, payload, header.bytes);
+    if (bytes) std::memcpy(to + sizeof header, payload, bytes);
     tail_ += need;
     tx_ += need;
     out_.header->tail.store(tail_, std::memory_order_release);
@@ -86,6 +89,14 @@ class ShmLink final : public Link {
     return true;
   }
 
+  void return_slot(uint32_t slot) noexcept override {
+    auto& count = in_.header->returned[slot];  // only this side writes it
+    count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  bool slot_returned(uint32_t slot, uint32_t count) noexcept override {
+    return out_.header->returned[slot].load(std::memory_order_acquire) == count;
+  }
+
   bool poll(LinkEvents& events) noexcept override {
     if (fenced_) return false;
     const uint64_t tail = in_.header->tail.load(std::memory_order_acquire);
@@ -103,12 +114,12 @@ class ShmLink final : public Link {
         head_ += size_ - at;
         continue;
       }
-      const uint64_t record = align_line(sizeof h + h.bytes);
+      const uint64_t record = align_line(sizeof h + payload_of(h));
       if (h.magic != kFrameMagic || at + record > size_ || record > tail - head_) {
         events.broken(*this, EPROTO_);
         return true;
       }
-      events.arrived(*this, h, in_.data + at + sizeof h, false);
+      events.arrived(*this, h, h.flags & kFrameInWindow ? nullptr : in_.data + at + sizeof h, false);
       head_ += record;
       rx_ += record;
       ++records;

@@ -69,6 +69,12 @@ class Link {
   virtual bool publish_credit(uint8_t, uint32_t) noexcept { return false; }
   virtual bool read_credit(uint8_t, uint32_t*) noexcept { return false; }
 
+  // Slots of windows, where there is shared memory: the receiver gives one back; the sender asks whether it has been
+  // given back `count` times in all.
+  static constexpr uint32_t kMostWindowSlots = 512;
+  virtual void return_slot(uint32_t) noexcept {}
+  virtual bool slot_returned(uint32_t, uint32_t) noexcept { return false; }
+
   // Descriptor for an edge-triggered epoll, or -1 for a link in memory.
   virtual int fd() const noexcept { return -1; }
   virtual void on_ready(LinkEvents&, bool readable, bool writable) noexcept;
