@@ -131,12 +131,10 @@ class LateDevice final : public Device {
 
   LateDevice() : LateDevice(Options()) {}
   explicit LateDevice(const Options& o) : options_(o) {
-    const int fd = ::memfd_create("r2ccl-late-device", MFD_CLOEXEC);
-    CHECK(fd >= 0 && ::ftruncate(fd, kArena) == 0);
-    seen_ = static_cast<uint8_t*>(mmap(nullptr, kArena, PROT_NONE, MAP_SHARED, fd, 0));
-    own_ = static_cast<uint8_t*>(mmap(nullptr, kArena, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    CHECK(seen_ != MAP_FAILED && own_ != MAP_FAILED);
-    ::close(fd);
+    fd_ = ::memfd_create("r2ccl-late-device", MFD_CLOEXEC);
+    CHECK(fd_ >= 0 && ::ftruncate(fd_, kArena) == 0);
+    seen_ = map(fd_, PROT_NONE);
+    own_ = map(fd_, PROT_READ | PROT_WRITE);
     for (uint32_t q = 0; q < 3; ++q) queues_.push_back(std::make_unique<LateQueue>(o.seed * 7 + q, o.most_us));
   }
   ~LateDevice() override {
@@ -148,6 +146,8 @@ class LateDevice final : public Device {
     }
     munmap(seen_, kArena);
     munmap(own_, kArena);
+    for (const auto& [seen, mapped] : others_) munmap(mapped, kArena);
+    ::close(fd_);
   }
 
   void reduce(Operand dst, ConstOperand a, ConstOperand b, size_t count, DType dtype, ReduceOp op, uint32_t avg_ranks,
@@ -216,8 +216,8 @@ class LateDevice final : public Device {
   T* own(T* memory) noexcept {
     return reinterpret_cast<T*>(reach(memory));
   }
-  // Reaches the other one's memory, too.
-  void reach_also(LateDevice& other) { others_.push_back(&other); }
+  // Reaches the other one's memory, too: by a mapping of its own, as another process would.
+  void reach_also(LateDevice& other) { others_.emplace_back(other.seen_, map(other.fd_, PROT_READ | PROT_WRITE)); }
   uint64_t handed_over() const noexcept { return pushed_.load(); }
 
   void* captured = this;  // a stream that records; no stream is this
@@ -240,8 +240,8 @@ class LateDevice final : public Device {
   uint8_t* reach(const void* memory) noexcept {
     auto* p = const_cast<uint8_t*>(static_cast<const uint8_t*>(memory));
     if (p >= seen_ && p < seen_ + kArena) return own_ + (p - seen_);
-    for (LateDevice* other : others_)
-      if (p >= other->seen_ && p < other->seen_ + kArena) return other->own_ + (p - other->seen_);
+    for (const auto& [seen, mapped] : others_)
+      if (p >= seen && p < seen + kArena) return mapped + (p - seen);
     std::lock_guard lock(mutex_);
     auto after = staging_.upper_bound(p);
     const bool known = after != staging_.begin() && p < std::prev(after)->first + std::prev(after)->second;
@@ -249,12 +249,19 @@ class LateDevice final : public Device {
     return p;
   }
 
+  static uint8_t* map(int fd, int protection) {
+    void* memory = mmap(nullptr, kArena, protection, MAP_SHARED, fd, 0);
+    CHECK(memory != MAP_FAILED);
+    return static_cast<uint8_t*>(memory);
+  }
+
   Options options_;
+  int fd_;
   uint8_t *seen_, *own_;
   size_t used_ = 0;
   std::mutex mutex_;
   std::map<uint8_t*, size_t> given_out_, staging_;
-  std::vector<LateDevice*> others_;
+  std::vector<std::pair<uint8_t*, uint8_t*>> others_;  // as others see their memory, and as it is mapped here
   std::atomic<uint64_t> pushed_{0};
   std::atomic<bool> failed_{false};
   std::vector<std::unique_ptr<LateQueue>> queues_;
