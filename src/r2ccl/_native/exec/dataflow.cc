@@ -261,7 +261,8 @@ int32_t Engine::pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept 
 }
 
 // What is in flight on a link that has become slow is sent over a quicker one as well; the receiver takes whichever
-// comes first. Cheaper than declaring the link dead, and nothing to take back if it was only a hiccup.
+// comes first. Cheaper than declaring the link dead, and nothing to take back if it was only a hiccup. The second one
+// is a copy: the first may be acknowledged, and the memory of its call given back, while the quicker link still writes.
 void Engine::relieve(Peer& peer, Nanoseconds now) {
   for (uint32_t l = 0; l < peer.links.size(); ++l) {
     LinkSlot& slow = *peer.links[l];
@@ -277,9 +278,19 @@ void Engine::relieve(Peer& peer, Nanoseconds now) {
       if (o == l || !peer.failover.usable(o) || quick.ended_ns || !quick.rate.known() || !quick.link->ready()) continue;
       const double quick_rate = quick.rate.at(now, peer.ledger.oldest_ns(o), sent->header.bytes);
       if ((static_cast<double>(peer.ledger.bytes_on(o)) + sent->header.bytes) / quick_rate > eta / 4) continue;
+      Slot* copy = peer.relay.slots.take();
+      if (!copy) return;
       const ChunkId id = sent->id();
       const uint32_t bytes = sent->header.bytes;
-      if (!quick.link->write(sent->header, sent->payload)) continue;
+      if (bytes) std::memcpy(copy->data, sent->payload, bytes);
+      copy->header = sent->header;
+      copy->header.token = relay_token(settings_.rank, peer.rank);  // whose slot it is
+      if (!quick.link->write(sent->header, copy->data)) {
+        peer.relay.slots.give(copy);
+        continue;
+      }
+      quick.passing.push_back(copy);
+      settle_passing(quick);
       ++counters_.hedged_chunks;
       if (trace_) trace_chunk(kTraceReplay, peer.rank, static_cast<int32_t>(quick.link->rail()), sent->header, now, 1);
       quick.replayed_bytes += bytes;
