@@ -138,7 +138,7 @@ def test_case_39_the_control_network_is_cut(fabric: Fabric, kind: str) -> None:
     """Collectives go on; then a data rail fails too, and the notice travels over the rails that live."""
     faults = [f"on='inside 3' host=0 rail=mgmt {kind}", "on='inside 6' host=1 rail=1 blackhole"]
     outcome = run(fabric, faults, "--seconds", 2.0, "--iterations", 10)
-    check(fabric, outcome, [(1, 1)])
+    check(fabric, outcome, [(1, 1)], replay=False)
 
 
 def test_case_39_the_control_network_alone(fabric: Fabric) -> None:

@@ -33,7 +33,7 @@ class NoComm:
 
 @pytest.fixture(autouse=True)
 def _no_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(r2ccl, "init", lambda config=None: NoComm(config), raising=False)
+    monkeypatch.setattr(r2ccl, "init", lambda device=None, config=None: NoComm(config), raising=False)
 
 
 def gone(pid: int) -> bool:
