@@ -89,9 +89,13 @@ class Refusals:
     def prove_end(self, peer: int, refused: int, now_s: float) -> bool:
         """After one look: ``refused`` addresses refused, see ``weight``, and none took a connection; 0: silence, or it lives."""
         if not refused:
-            self._since.pop(peer, None)
+            self.forget(peer)
             return False
         return refused >= _PROOF or now_s - self._since.setdefault(peer, now_s) >= _PERSISTENT_S
+
+    def forget(self, peer: int) -> None:
+        """It lives: earlier refusals no longer count."""
+        self._since.pop(peer, None)
 
 
 def refusals(around: Around, peer: int, timeout_s: float) -> int:

@@ -33,7 +33,7 @@ class EndedRanks:
         for peer, up in connected.items():
             if up and peer not in reset:
                 self._due.pop(peer, None)
-                self._refusals.prove_end(peer, 0, 0.0)
+                self._refusals.forget(peer)
                 continue
             due_s, pause_s = self._due.get(peer, (0.0, _FIRST_PAUSE_S))
             if time.monotonic() < due_s:
