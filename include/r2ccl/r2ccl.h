@@ -55,7 +55,8 @@ typedef struct r2ccl_settings {
   const char* fault_script;     // faults the transport injects, one a line; may be empty
   uint64_t register_bytes;      // most that the registrations of the program's memory may pin, of all devices together
   const char* verbs_library;    // libibverbs, or what stands in for it; empty: libibverbs.so.1
-  r2ccl_device* device;         // where buffers lie; it outlives the engine. NULL: the host
+  uint8_t rdma_service_level, rdma_traffic_class;  // of the packets of queue pairs
+  r2ccl_device* device;                            // where buffers lie; it outlives the engine. NULL: the host
 } r2ccl_settings;
 
 // The layout of a plan and of the call that runs it. Arrays are read during the call only.

@@ -24,6 +24,7 @@ from .plan.shares import shares
 from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
+from .topology.machine import seen_from
 from .topology.model import RailInfo, RankInfo
 from .topology.rdma import drop_unusable, speak_verbs
 from .windows import open_windows
@@ -49,6 +50,15 @@ class Parts:
     job: str
 
 
+@dataclass(frozen=True)
+class _Settled:
+    """cores: the fewest processors of any rank. any_gpu: some rank works on a GPU."""
+
+    cores: int
+    any_gpu: bool
+    costs: Costs | None
+
+
 def assemble(via: Any, config: Config, device: CudaDevice | None = None, costs: Costs | None = None) -> Parts:
     """Find the other ranks, connect, and start the engine; everything within ``config.init_timeout_s``.
 
@@ -70,25 +80,25 @@ def _from_bootstrap(
     rank, size = boot.rank, boot.size
     check_agreed(boot, config, deadline)
     me = drop_unusable(describe_self(config, rank), config, try_port)
+    if device is not None:
+        me = seen_from(me, device.bus_id)
     answers = boot.all_gather("topology", me.to_bytes(), deadline)
     ranks = [RankInfo.from_bytes(answer, r) for r, answer in enumerate(answers)]
     cluster = Cluster.of(ranks)
-    cores, any_gpu = _machines(boot, deadline, device is not None)
-    if costs is None:
-        costs = _costs(boot, config, deadline)
+    settled = _settle(boot, config, deadline, device is not None, costs)
     mesh = connect_mesh(boot, config, me, ranks, deadline, keep_listening=True) if size > 1 else Mesh()
     try:
         rails = len({link.my_rail for link in mesh.links})
         # Plans must come out alike on all ranks, so the number of rails is the smallest of all.
         counts = [int(c) for c in boot.all_gather("rails", str(rails).encode(), deadline)]
-        planner = Planner(rank, cluster, config, cores, min(counts), costs)
+        planner = Planner(rank, cluster, config, settled.cores, min(counts), settled.costs)
         crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
         engine = Engine(rank, size, config, planner, crowded, device)
         places = _connect(engine, mesh, me, ranks, cluster, config)
     except BaseException:
         mesh.close()
         raise
-    if any_gpu:
+    if settled.any_gpu:
         try:
             open_windows(engine, boot, deadline)
         except BaseException:
@@ -116,33 +126,38 @@ def _from_bootstrap(
     return Parts(engine, planner, cluster, rank, me.rails, boot.secret, monitor, boot.local_hint, door, job)
 
 
-def _machines(boot: Bootstrap, deadline: Deadline, gpu: bool) -> tuple[int, bool]:
-    """The fewest processors of any rank, and whether any works on a GPU."""
-    answers = boot.all_gather("machines", json.dumps([len(os.sched_getaffinity(0)), gpu]).encode(), deadline)
+def _settle(boot: Bootstrap, config: Config, deadline: Deadline, gpu: bool, costs: Costs | None) -> _Settled:
+    """What every rank must know alike before it plans. costs: None: what rank 0 reads from its file, if it has one."""
+    mine: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "gpu": gpu, "costs": "", "trouble": ""}
+    if boot.rank == 0 and config.costs and costs is None:
+        mine.update(_read_costs(config.costs))
+    answers = boot.all_gather("machines", json.dumps(mine).encode(), deadline)
     try:
         found = [json.loads(answer) for answer in answers]
-        return max(1, min(int(cores) for cores, _ in found)), any(bool(on_gpu) for _, on_gpu in found)
-    except (ValueError, TypeError) as error:
-        raise BootstrapError(f"a rank sent a malformed description of its machine: {error}") from None
+        cores = max(1, min(int(machine["cores"]) for machine in found))
+        any_gpu = any(bool(machine["gpu"]) for machine in found)
+        text, trouble = str(found[0]["costs"]), str(found[0]["trouble"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise BootstrapError(f"a rank sent a malformed description of its machine: {error!r}") from None
+    if trouble:
+        raise InvalidArgument(f"rank 0: {trouble}")
+    if costs is None and text:
+        costs = Costs.from_json(text, "costs of rank 0")
+    return _Settled(cores, any_gpu, costs)
 
 
-def _costs(boot: Bootstrap, config: Config, deadline: Deadline) -> Costs | None:
-    """What rank 0 read from its file, on every rank: plans must come out alike. None: the defaults."""
-    text, trouble = b"", ""
-    if boot.rank == 0 and config.costs:
-        try:
-            text = Path(config.costs).read_bytes()
-            Costs.from_json(text.decode(), f"Config.costs = {config.costs!r}")
-        except (OSError, UnicodeDecodeError) as error:
-            trouble = (
-                f"Config.costs = {config.costs!r} cannot be read ({error}): r2ccl-perf --calibrate writes such files"
-            )
-        except InvalidArgument as error:
-            trouble = str(error)
-    answer = boot.all_gather("costs", b"!" + trouble.encode() if trouble else text, deadline)[0]
-    if answer.startswith(b"!"):
-        raise InvalidArgument(f"rank 0: {answer[1:].decode('utf-8', 'replace')}")
-    return Costs.from_json(answer.decode(), "costs of rank 0") if answer else None
+def _read_costs(file: str) -> dict[str, str]:
+    """The file's text, or the trouble with it, for all ranks to see."""
+    try:
+        text = Path(file).read_text("utf-8")
+        Costs.from_json(text, f"Config.costs = {file!r}")
+    except (OSError, UnicodeDecodeError) as error:
+        return {
+            "trouble": f"Config.costs = {file!r} cannot be read ({error}): r2ccl-perf --calibrate writes such files"
+        }
+    except InvalidArgument as error:
+        return {"trouble": str(error)}
+    return {"costs": text}
 
 
 def _connect(
@@ -180,9 +195,7 @@ def _connect(
         log.warning("%s", warning)
     for peer in sorted({link.peer for link in links}):
         speeds = [
-            float(min(me.rails[li.my_rail].speed_mbps or 1, ranks[peer].rails[li.peer_rail].speed_mbps or 1))
-            for li in links
-            if li.peer == peer
+            min(me.rails[li.my_rail].mbps, ranks[peer].rails[li.peer_rail].mbps) for li in links if li.peer == peer
         ]
         engine.set_shares(peer, shares(speeds).table.astype("f8"))
     return places

@@ -29,6 +29,8 @@ class Config:
         transport: ``verbs`` (RDMA), ``tcp``, or ``auto``: verbs between rails that have an RDMA port at both ends.
         rdma_devices: the RDMA port of a rail where discovery shall not choose it, ``RAIL=DEVICE[:PORT[:GID_INDEX]]``,
             comma-separated.
+        rdma_service_level: of InfiniBand's packets, or the priority of RoCE's where they carry a VLAN; 0 - 15.
+        rdma_traffic_class: of packets with a global route (all of RoCE's: the DSCP is its upper six bits); 0 - 255.
         verbs_library: file name of libibverbs; empty: ``libibverbs.so.1``.
         register_bytes: most memory that ``Communicator.register`` may pin, each buffer counted for every RDMA device.
 
@@ -87,6 +89,8 @@ class Config:
     shm: bool = True
     transport: str = "auto"
     rdma_devices: str = ""
+    rdma_service_level: int = 0
+    rdma_traffic_class: int = 0
     verbs_library: str = ""
     register_bytes: int = 64 << 30
 
@@ -130,6 +134,9 @@ class Config:
         for name, low in _LOWEST.items():
             if getattr(self, name) < low:
                 raise InvalidArgument(f"Config.{name} = {getattr(self, name)!r}: must be at least {low}")
+        for name, high in _HIGHEST.items():
+            if getattr(self, name) > high:
+                raise InvalidArgument(f"Config.{name} = {getattr(self, name)!r}: must be at most {high}")
         if self.staging_bytes < 2 * self.chunk_bytes:
             raise InvalidArgument(
                 f"Config.staging_bytes = {self.staging_bytes} holds less than two chunks of chunk_bytes = "
@@ -140,8 +147,6 @@ class Config:
                 f"Config.shm_ring_bytes = {self.shm_ring_bytes} holds less than two chunks of chunk_bytes = {self.chunk_bytes} "
                 f"and their headers: at least {2 * (self.chunk_bytes + KIB)}, or lower chunk_bytes"
             )
-        if self.metrics_port > _MAX_PORT:
-            raise InvalidArgument(f"Config.metrics_port = {self.metrics_port}: must be at most {_MAX_PORT}")
         _check_template(self.trace)
         if self.transport not in _TRANSPORTS:
             raise InvalidArgument(f"Config.transport = {self.transport!r}: one of {', '.join(_TRANSPORTS)}")
@@ -200,7 +205,6 @@ def _check_template(template: str) -> None:
 
 PREFIX = "R2CCL_"
 WORLD = "world"  # the communicator that init made
-_MAX_PORT = 65535
 _TRANSPORTS = ("auto", "tcp", "verbs")
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _OTHER_VARIABLES = frozenset({"R2CCL_LAB"})  # set by r2ccl-lab for the programs that it runs
@@ -221,6 +225,8 @@ _LOWEST: dict[str, float] = {
     "chunk_bytes": 4 * KIB,
     "eager_bytes": 0,
     "shm_ring_bytes": 64 * KIB,
+    "rdma_service_level": 0,
+    "rdma_traffic_class": 0,
     "register_bytes": 0,
     "stall_floor_ms": 1.0,
     "stall_factor": 1.0,
@@ -228,6 +234,12 @@ _LOWEST: dict[str, float] = {
     "port": 0,
     "metrics_port": 0,
     "trace_records": KIB,
+}
+_HIGHEST: dict[str, float] = {
+    "rdma_service_level": 15,
+    "rdma_traffic_class": 255,
+    "port": 65535,
+    "metrics_port": 65535,
 }
 _SUFFIX = {"K": KIB, "M": MIB, "G": 1 << 30}
 

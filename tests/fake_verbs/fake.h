@@ -71,6 +71,7 @@ struct Packet {
   uint32_t psn = 0;  // of the message
   uint32_t rkey = 0, imm = 0, offset = 0, bytes = 0, total = 0, status = 0;
   uint64_t address = 0;
+  uint32_t options = 0;  // of the queue pair that sent it: with other options than its own, a queue pair reads nothing
 };
 
 struct Work {
@@ -95,6 +96,7 @@ struct Qp : ibv::Qp {
   std::deque<uint64_t> receives;
   Nanoseconds moved_ns = 0;
   bool ack_due = false;
+  uint32_t options = 0;
 };
 
 struct Context : ibv::Context {

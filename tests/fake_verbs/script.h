@@ -14,6 +14,8 @@
 //   gid-change the port's identifiers change, with an event
 //   silent     nothing gets through any more, in silence; for_ms as above
 //   no-memory  registrations beyond limit_kb together are refused
+//   options    not a fault: the bits of `status` are options of the vendor's that the device can do (else: none)
+//   no-options its queue pairs take no options, though it offers some
 //   no-qp      queue pairs cannot be made, after the first after_writes
 // after_writes: with the n-th write of min_bytes or more that is posted on the device, counted from 0; after_ms: so
 // long after it was opened.
@@ -33,6 +35,11 @@ struct Fault {
   bool by_time = false, done = false;
   uint64_t after_writes = 0, min_bytes = 0, after_ms = 0, delay_ms = 100, error_ms = 5, for_ms = 0, limit_kb = 0;
   int status = 12;
+
+  // It is how the device is, and strikes where that matters.
+  bool by_nature() const noexcept {
+    return kind == "no-memory" || kind == "no-qp" || kind == "options" || kind == "no-options";
+  }
 };
 
 class Script {

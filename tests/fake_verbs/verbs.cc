@@ -24,6 +24,7 @@ Cq& of(ibv::Cq* cq) noexcept { return *static_cast<Cq*>(cq); }
 namespace {
 
 constexpr int kDevices = 8;
+constexpr uint32_t kVendor = 0xfa4e;
 
 socklen_t name_of(uint32_t qp_num, sockaddr_un* out) noexcept {
   *out = {};
@@ -116,7 +117,7 @@ int post_one(Context& context, Qp& qp, const ibv::SendWr& wr) {
   qp.work.push_back(std::move(work));
   for (Fault& fault : context.script.faults()) {
     if (fault.done || fault.by_time) continue;
-    if (fault.kind == "no-memory" || fault.kind == "no-qp" || qp.work.empty()) continue;
+    if (fault.by_nature() || qp.work.empty()) continue;
     if (fault.kind == "lost-imm" && qp.work.back().opcode != ibv::kRdmaWriteWithImm) continue;
     if (qp.work.back().total < fault.min_bytes || fault.after_writes-- != 0) continue;
     context.script.struck(fault);
@@ -137,6 +138,11 @@ int post_send(ibv::Qp* where, ibv::SendWr* wr, ibv::SendWr** bad) {
   }
   context.pump(qp);
   return 0;
+}
+
+uint32_t options_of(const Context& context) noexcept {
+  const Fault* can = context.script.find("options");
+  return can ? static_cast<uint32_t>(can->status) : 0;
 }
 
 void make_gid(const Context& context, ibv::Gid* gid) noexcept {
@@ -330,6 +336,7 @@ EXPORT ibv::Qp* ibv_create_qp(ibv::Pd* pd, ibv::QpInitAttr* init) {
   qp->recv_cq = init->recv_cq;
   qp->cap = init->cap;
   qp->state = ibv::kReset;
+  qp->options = options_of(context);
   epoll_event e{};
   e.events = EPOLLIN | EPOLLOUT | EPOLLET;
   e.data.u32 = qp->qp_num;
@@ -353,6 +360,9 @@ EXPORT int ibv_modify_qp(ibv::Qp* which, ibv::QpAttr* attr, int mask) {
     if (attr->ah_attr.is_global != 1) return EINVAL;  // Ethernet needs the global route
     qp.peer_qpn = attr->dest_qp_num;
     qp.rq_psn = attr->rq_psn;
+    context.script.log("connects: options=" + std::to_string(qp.options) +
+                       " service_level=" + std::to_string(attr->ah_attr.sl) +
+                       " traffic_class=" + std::to_string(attr->ah_attr.grh.traffic_class));
     sockaddr_un address;
     const socklen_t size = name_of(qp.peer_qpn, &address);
     qp.wire->connected = ::connect(qp.wire->fd, reinterpret_cast<sockaddr*>(&address), size) == 0;
@@ -362,6 +372,28 @@ EXPORT int ibv_modify_qp(ibv::Qp* which, ibv::QpAttr* attr, int mask) {
     qp.patience_ns = (Nanoseconds{4096} << attr->timeout) * (attr->retry_cnt + 1u);
   }
   qp.state = attr->qp_state;
+  return 0;
+}
+
+EXPORT int ibv_query_ece(ibv::Qp* which, ibv::Ece* out) {
+  Context& context = of(which->context);
+  std::lock_guard lock(context.mutex);
+  if (options_of(context) == 0) return EOPNOTSUPP;
+  *out = {kVendor, of(which).options, 0};
+  return 0;
+}
+
+EXPORT int ibv_set_ece(ibv::Qp* which, ibv::Ece* ece) {
+  Context& context = of(which->context);
+  std::lock_guard lock(context.mutex);
+  Qp& qp = of(which);
+  if (options_of(context) == 0) return EOPNOTSUPP;
+  if (qp.state >= ibv::kRtr || (ece->vendor_id != 0 && ece->vendor_id != kVendor)) return EINVAL;
+  if (ece->vendor_id != 0 && context.script.find("no-options")) {
+    context.script.log("struck kind=no-options");
+    return EINVAL;
+  }
+  qp.options = ece->vendor_id != 0 ? ece->options & options_of(context) : 0;
   return 0;
 }
 

@@ -33,6 +33,22 @@ bool send_packet(const Wire& wire, const Packet& p, const uint8_t* payload) {
          (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS && errno != EINTR);
 }
 
+// The packet of a write that begins at this byte of it.
+Packet packet_of(const Qp& qp, const Work& work, uint32_t at) noexcept {
+  Packet p;
+  p.psn = work.psn;
+  p.options = qp.options;
+  p.rkey = work.rkey;
+  p.address = work.address;
+  p.total = work.total;
+  p.offset = at;
+  p.bytes = std::min(kPacketBytes, work.total - at);
+  p.last = at + p.bytes == work.total;
+  p.has_imm = work.opcode == ibv::kRdmaWriteWithImm;
+  p.imm = work.imm;
+  return p;
+}
+
 }  // namespace
 
 Nanoseconds now_ns() noexcept {
@@ -121,7 +137,8 @@ bool Context::gather(const Work& work, uint32_t at, uint32_t bytes, uint8_t* out
 void Context::pump(Qp& qp) {
   if (qp.state != ibv::kRts && qp.state != ibv::kRtr) return;
   if (cut()) return;
-  if (qp.ack_due && send_packet(*qp.wire, {.kind = Packet::kAck, .psn = qp.rq_psn}, nullptr)) qp.ack_due = false;
+  if (qp.ack_due && send_packet(*qp.wire, {.kind = Packet::kAck, .psn = qp.rq_psn, .options = qp.options}, nullptr))
+    qp.ack_due = false;
   uint8_t payload[kPacketBytes];
   for (Work& work : qp.work) {
     if (qp.state != ibv::kRts) return;
@@ -130,17 +147,8 @@ void Context::pump(Qp& qp) {
       return;
     }
     while (!work.all_sent) {
-      Packet p;
-      p.psn = work.psn;
-      p.rkey = work.rkey;
-      p.address = work.address;
-      p.total = work.total;
-      p.offset = work.sent;
-      p.bytes = std::min(kPacketBytes, work.total - work.sent);
-      p.last = work.sent + p.bytes == work.total;
-      p.has_imm = work.opcode == ibv::kRdmaWriteWithImm;
+      Packet p = packet_of(qp, work, work.sent);
       p.lost_imm = work.lost_imm;
-      p.imm = work.imm;
       if (!gather(work, work.sent, p.bytes, payload)) {
         fail_head(qp, ibv::kLocProt);
         return;
@@ -160,7 +168,7 @@ void Context::receive(Qp& qp) {
     if (got < static_cast<ssize_t>(sizeof(Packet))) return;
     Packet p;
     std::memcpy(&p, buffer.data(), sizeof p);
-    if (p.magic != Packet::kMagic || cut()) continue;
+    if (p.magic != Packet::kMagic || cut() || p.options != qp.options) continue;
     if (qp.state != ibv::kRtr && qp.state != ibv::kRts) continue;  // dropped in silence
     switch (p.kind) {
       case Packet::kWrite:
@@ -182,7 +190,8 @@ void Context::receive(Qp& qp) {
 
 void Context::take_write(Qp& qp, const Packet& p, const uint8_t* payload) {
   auto refuse = [&](int status) {
-    send_packet(*qp.wire, {.kind = Packet::kNak, .status = static_cast<uint32_t>(status)}, nullptr);
+    send_packet(*qp.wire, {.kind = Packet::kNak, .status = static_cast<uint32_t>(status), .options = qp.options},
+                nullptr);
     enter_error(qp);
   };
   if (p.psn != qp.rq_psn) return;  // an earlier packet is missing
@@ -303,16 +312,7 @@ void Context::strike(const Fault& fault, Qp* qp) {
     Work& work = qp->work.back();
     std::vector<std::vector<uint8_t>> packets;
     for (uint32_t at = 0;; at += kPacketBytes) {
-      Packet p;
-      p.psn = work.psn;
-      p.rkey = work.rkey;
-      p.address = work.address;
-      p.total = work.total;
-      p.offset = at;
-      p.bytes = std::min(kPacketBytes, work.total - at);
-      p.last = at + p.bytes == work.total;
-      p.has_imm = work.opcode == ibv::kRdmaWriteWithImm;
-      p.imm = work.imm;
+      const Packet p = packet_of(*qp, work, at);
       std::vector<uint8_t> bytes(sizeof p + p.bytes);
       std::memcpy(bytes.data(), &p, sizeof p);
       if (!gather(work, at, p.bytes, bytes.data() + sizeof p)) break;

@@ -38,12 +38,13 @@ void blobs() {
   blob.rkey = 0x99887766;
   blob.data_address = 0x1122334455667788;
   blob.control_address = 0x8877665544332211;
+  blob.ece = {0x15b3, 0x10203040, 0x50607080};
   uint8_t bytes[VerbsBlob::kBytes];
   blob.write(bytes);
-  CHECK(std::memcmp(bytes, "R2VB\x01\x00\x80\x00\xef\xcd\xab\x00", 12) == 0);
+  CHECK(std::memcmp(bytes, "R2VB\x02\x00\x80\x00\xef\xcd\xab\x00", 12) == 0);
   CHECK(VerbsBlob::read(bytes, &read) && std::memcmp(&read, &blob, sizeof blob) == 0);
   for (const auto& [at, value] : std::vector<std::pair<size_t, uint8_t>>{{0, 'x'},
-                                                                         {4, 2},
+                                                                         {4, 1},
                                                                          {6, 64},
                                                                          {11, 1},
                                                                          {15, 1},
@@ -59,6 +60,13 @@ void blobs() {
     wrong[at] = value;
     CHECK(!VerbsBlob::read(wrong, &read));
   }
+  VerbsReady ready{{0x15b3, 1, 2}}, heard;
+  uint8_t said[VerbsReady::kBytes];
+  ready.write(said);
+  CHECK(std::memcmp(said, "R\xb3\x15\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00", sizeof said) == 0);
+  CHECK(VerbsReady::read(said, &heard) && std::memcmp(&heard, &ready, sizeof ready) == 0);
+  said[0] = 'r';
+  CHECK(!VerbsReady::read(said, &heard));
 }
 
 // All-reduces of several sizes, every element compared.

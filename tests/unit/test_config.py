@@ -83,6 +83,10 @@ def test_malformed_values_are_refused_by_name(name: str, text: str) -> None:
         ("stall_floor_ms", 0.5),
         ("stall_factor", 0.9),
         ("port", -1),
+        ("port", 65536),
+        ("metrics_port", 65536),
+        ("rdma_service_level", 16),
+        ("rdma_traffic_class", 256),
         ("log_level", "loud"),
     ],
 )

@@ -14,7 +14,8 @@ from r2ccl.errors import InvalidArgument
 from r2ccl.topology import cli, ports_sysfs
 from r2ccl.topology.discover import choose_rails
 from r2ccl.topology.interface import find_interfaces
-from r2ccl.topology.machine import Machine, Way, port_rates, read_machine, ways_from, weights
+from r2ccl.topology.machine import Machine, Way, port_rates, read_machine, seen_from, ways_from, weights
+from r2ccl.topology.model import RailInfo, RankInfo
 from r2ccl.topology.nccl_xml import MAX_DEPTH, parse_nccl_xml, read_nccl_xml
 from r2ccl.topology.pci import Gpu, slot_mbps
 from r2ccl.topology.place import PathClass, Place, path_class
@@ -75,6 +76,21 @@ def test_unequal_paths_never_get_equal_shares(tmp_path: Path) -> None:
     assert share["mlx5_2"] == pytest.approx(share["mlx5_0"] / 2)
     assert share["mlx5_4"] == pytest.approx(share["mlx5_0"] * 0.175)
     assert share["mlx5_8"] == pytest.approx(share["mlx5_2"] / 4), "a quarter of the speed at the same distance"
+
+
+def test_rails_count_for_what_the_own_gpu_gets_through_them(tmp_path: Path) -> None:
+    root = tree("eight-gpus-eight-nics", tmp_path)
+    plain = RailInfo("", 0, "10.0.0.1", 24, 4, "10.0.0.0/24", speed_mbps=400_000)
+    rails = [replace(plain, name=f"ib{i}", index=i, rdma_device=f"mlx5_{i}", rdma_port=1) for i in range(8)]
+    rails.append(replace(plain, name="storage0", index=8))  # without an RDMA port: by its interface
+    info = RankInfo(0, "host", "ns", 1, "label", tuple(rails))
+    near = seen_from(info, "0000:19:00.0", root)
+    far = seen_from(info, "0000:BC:00.0", root)  # as the driver writes it
+    assert [rail.reach for rail in near.rails] == [1.0, 1.0, 0.5, 0.5, 0.175, 0.175, 0.175, 0.175, 0.5]
+    assert [rail.reach for rail in far.rails][-3:] == [1.0, 1.0, 0.175]
+    assert near.rails[4].mbps == pytest.approx(70_000)
+    assert RankInfo.from_bytes(near.to_bytes(), 0) == near
+    assert {rail.reach for rail in seen_from(info, "", root).rails} == {0.5}, "a GPU that tells no place: all alike"
 
 
 def test_two_ports_share_a_slot_and_a_fate(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ crosses the switch, and downing or filtering a NIC or a port breaks what it woul
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterable
@@ -98,6 +99,9 @@ class Rails:
         self._add_devices([(host, rail)])
 
     def _add_devices(self, places: Iterable[tuple[int, int]]) -> None:
+        for host, rail in places:
+            for interface in (self.nic(host, rail), self.port(host, rail)):
+                _receive_anywhere(interface)
         lines = [f"link add {self.device(*place)} type rxe netdev {self.nic(*place)}" for place in places]
         sh("rdma -b -", "\n".join(lines) + "\n")
 
@@ -125,6 +129,17 @@ class Rails:
                 lines.append(f"route replace {to} dev {nic} src {own} table {_TABLE + host}")
                 lines.append(f"neigh replace {to} lladdr {_mac(other, rail)} dev {nic} nud permanent")
         return lines
+
+
+def _receive_anywhere(interface: str) -> None:
+    """Spreads what arrives over the processors, as a NIC with several queues does.
+
+    Otherwise a virtual cable carries every packet to its end, check sum and copy included, inside the system call of
+    the thread that sends it: one thread would do the work of both machines.
+    """
+    processors = (1 << (os.cpu_count() or 1)) - 1
+    for queue in Path("/sys/class/net", interface, "queues").glob("rx-*"):
+        (queue / "rps_cpus").write_text(f"{processors:x}")
 
 
 def _mac(host: int, rail: int) -> str:

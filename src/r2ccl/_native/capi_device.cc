@@ -58,6 +58,13 @@ r2ccl_device* r2ccl_cuda_open(const char* library, int32_t ordinal, char* why, s
 }
 
 void r2ccl_device_close(r2ccl_device* device) { delete of(device); }
+void r2ccl_device_bus_id(r2ccl_device* device, char* out, size_t size) {
+  if (size > 0) out[0] = 0;
+  try {
+    set_text(of(device)->bus_id(), out, size);
+  } catch (...) {  // out of memory: it does not say
+  }
+}
 int32_t r2ccl_device_memory_operations(r2ccl_device* device) { return of(device)->memory_operations() ? 1 : 0; }
 uint64_t r2ccl_device_blocks(r2ccl_device* device) { return of(device)->blocks_in_use(); }
 

@@ -39,6 +39,8 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         const char* fault_script
         uint64_t register_bytes
         const char* verbs_library
+        uint8_t rdma_service_level
+        uint8_t rdma_traffic_class
         r2ccl_device* device
     ctypedef struct r2ccl_plan_desc:
         uint32_t lanes
@@ -474,6 +476,8 @@ cdef class Engine:
         s.fault_script = script
         s.register_bytes = config.register_bytes
         s.verbs_library = library
+        s.rdma_service_level = config.rdma_service_level
+        s.rdma_traffic_class = config.rdma_traffic_class
         s.device = device.get() if device is not None else NULL
         self.device = device
         self.core = r2ccl_engine_create(&s)

@@ -18,6 +18,7 @@ cdef extern from "r2ccl/device.h" nogil:
     int32_t r2ccl_cuda_probe(const char*, char*, size_t)
     r2ccl_device* r2ccl_cuda_open(const char*, int32_t, char*, size_t)
     void r2ccl_device_close(r2ccl_device*)
+    void r2ccl_device_bus_id(r2ccl_device*, char*, size_t)
     int32_t r2ccl_device_memory_operations(r2ccl_device*)
     uint64_t r2ccl_device_blocks(r2ccl_device*)
     void* r2ccl_device_allocate(r2ccl_device*, uint64_t, int32_t)
@@ -92,6 +93,13 @@ cdef class CudaDevice:
     @property
     def name(self):
         return f"cuda:{self.ordinal}"
+
+    @property
+    def bus_id(self):
+        """Its PCI address, such as ``0000:3B:00.0``; empty: the driver does not say."""
+        cdef char text[32]
+        r2ccl_device_bus_id(self.get(), text, sizeof(text))
+        return text.decode()
 
     @property
     def memory_operations(self):

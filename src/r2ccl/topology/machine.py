@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import ports_pyverbs, ports_sysfs
 from .interface import SYSFS
-from .pci import Gpu, find_gpus
+from .model import RankInfo
+from .pci import Gpu, find_gpus, place_of
 from .place import PathClass, path_class
 from .ports import ACTIVE, RdmaDevice
 
@@ -111,3 +112,14 @@ def port_rates(devices: Sequence[RdmaDevice]) -> dict[PortKey, float | None]:
         for port in device.ports:
             rates[device.name, port.number] = None if port.mbps is None else port.mbps * squeeze
     return rates
+
+
+def seen_from(info: RankInfo, gpu_bus_id: str, root: Path = SYSFS) -> RankInfo:
+    """The rank, whose GPU has that PCI address, with how much of each rail its GPU can use."""
+    gpu = place_of(root, root / "bus" / "pci" / "devices" / gpu_bus_id.lower())
+
+    def reach(name: str, device: str) -> float:
+        nic = root / "class" / ("infiniband" if device else "net") / (device or name) / "device"
+        return REACH[path_class(gpu, place_of(root, nic))]
+
+    return replace(info, rails=tuple(replace(r, reach=reach(r.name, r.rdma_device)) for r in info.rails))

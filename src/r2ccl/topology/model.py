@@ -40,6 +40,7 @@ class RailInfo:
         state: ``up``, or ``down`` for a rail that was chosen by name but has no link now.
         rdma_device: the RDMA device behind it, with ``rdma_port``, ``rdma_gid`` (index in the port's table; -1: named by
             local identifiers) and ``rdma_layer``; empty: none, or not to be used.
+        reach: what part of the NIC's speed the rank's GPU gets through it, by its distance; 1: no GPU, or next to it.
     """
 
     name: str
@@ -59,11 +60,17 @@ class RailInfo:
     rdma_port: int = 0
     rdma_gid: int = -1
     rdma_layer: str = ""
+    reach: float = 1.0
 
     @property
     def is_loopback(self) -> bool:
         """Whether it is an emulated rail."""
         return self.fabric.startswith("loopback/")
+
+    @property
+    def mbps(self) -> float:
+        """What the rank can move through it, as a weight among rails; a rail of unknown speed counts as 1 Mb/s."""
+        return (self.speed_mbps or 1) * self.reach
 
     @property
     def networks(self) -> dict[str, str]:
@@ -223,6 +230,12 @@ def _layer(value: Any) -> str:
     return str(value)
 
 
+def _fraction(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value <= 1:
+        raise ValueError(f"{str(value)[:40]}: not a number above 0, 1 at most")
+    return float(value)
+
+
 _BIG = (1 << 31) - 1
 _RAIL_FIELDS: dict[str, Check] = {
     "name": _text,
@@ -241,6 +254,7 @@ _RAIL_FIELDS: dict[str, Check] = {
     "rdma_port": _integer(0, 255),
     "rdma_gid": _integer(-1, 255),
     "rdma_layer": _layer,
+    "reach": _fraction,
 }
 _RANK_FIELDS: dict[str, Check] = {
     "rank": _integer(0, _BIG),

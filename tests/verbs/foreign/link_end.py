@@ -12,7 +12,7 @@ import time
 from pyverbs import enums as e
 from queue_pair import Queue
 
-BLOB = struct.Struct("<IHHII16sHBBIIIIIQQ")
+BLOB = struct.Struct("<IHHII16sHBBIIIIIQQIII")
 HEAD = struct.Struct("<IIII")  # data slots emptied, control slots emptied, bytes that follow, 0
 FRAME = struct.Struct("<IBBHIIQIIII")  # magic kind lane flags bytes signature call message chunk freed token
 CHUNK_ID = struct.Struct("<QII")
@@ -33,8 +33,8 @@ class LinkEnd:
         fields = BLOB.unpack_from(theirs)
         magic, version, size, self.qp_num, self.psn, gid, _lid, mtu, layer = fields[:9]
         self.data_slots, self.slot_bytes, self.control_slots, self.control_bytes = fields[9:13]
-        self.rkey, self.data_at, self.control_at = fields[13:]
-        assert (magic, version, size, layer) == (MAGIC, 1, 128, 2), fields
+        self.rkey, self.data_at, self.control_at, *offers = fields[13:]
+        assert (magic, version, size, layer, offers) == (MAGIC, 2, 128, 2, [0, 0, 0]), fields
         # What they write into: data slots, control slots; then what we write from, the same again.
         self.own_control = SLOTS * self.slot_bytes
         self.out = self.own_control + CONTROL_SLOTS * CONTROL_BYTES
@@ -44,14 +44,17 @@ class LinkEnd:
         own_gid = socket.inet_pton(socket.AF_INET6, self.queue.gid.gid)
         addresses = (mr.rkey, mr.buf, mr.buf + self.own_control)
         layout = (SLOTS, self.slot_bytes, CONTROL_SLOTS, CONTROL_BYTES)
-        blob = BLOB.pack(MAGIC, 1, 128, self.queue.qp.qp_num, PSN, own_gid, 0, port.active_mtu, 2, *layout, *addresses)
+        blob = BLOB.pack(
+            MAGIC, 2, 128, self.queue.qp.qp_num, PSN, own_gid, 0, port.active_mtu, 2, *layout, *addresses, 0, 0, 0
+        )
         text = socket.inet_ntop(socket.AF_INET6, gid)
         self.queue.connect(self.qp_num, text, PSN, self.psn, min(mtu, port.active_mtu))
         self.queue.receive(SLOTS + CONTROL_SLOTS + 24)
         # What r2ccl's own table of verbs read of its port is what pyverbs reads of this one.
         assert (text, mtu) == (f"::ffff:{sock.getpeername()[0]}", port.active_mtu), (text, mtu)
-        sock.sendall(blob.ljust(128, b"\0") + b"R")
-        assert sock.recv(1) == b"R"
+        ready = b"R" + bytes(12)  # without options
+        sock.sendall(blob.ljust(128, b"\0") + ready)
+        assert sock.recv(len(ready), socket.MSG_WAITALL) == ready
         self.data_got = self.control_got = self.data_sent = self.control_sent = 0
         self.data_free = self.control_free = 0  # slots of theirs that they have emptied
         self.confirmed = []

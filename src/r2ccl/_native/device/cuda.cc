@@ -235,6 +235,12 @@ bool CudaDevice::hold(void* stream, const uint64_t* word, uint64_t value) noexce
   return accepted(kernels_.hold({const_cast<uint64_t*>(word), value, abort_word()}, on), "launch of a hold");
 }
 
+std::string CudaDevice::bus_id() const {
+  char text[32] = {};
+  const cuda::Driver& driver = context_.driver();
+  return driver.device_pci_bus_id(text, sizeof text, context_.id()) == cuda::kSuccess ? text : "";
+}
+
 bool CudaDevice::capturing(void* stream) noexcept {
   const CurrentContext current(context_);
   int status = cuda::kCaptureNone;

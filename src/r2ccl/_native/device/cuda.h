@@ -66,6 +66,8 @@ class CudaDevice final : public Device {
   bool capturing(void* stream) noexcept override;
 
   int ordinal() const noexcept { return context_.ordinal(); }
+  // Its PCI address, such as 0000:3B:00.0; empty: the driver does not say.
+  std::string bus_id() const;
   // Streams are held and signalled by memory operations; false: by kernels of one thread, and events mark.
   bool memory_operations() const noexcept { return memory_operations_; }
   // Blocks of allocate and allocate_staging that were not given back.

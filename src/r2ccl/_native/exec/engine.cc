@@ -101,12 +101,15 @@ std::unique_ptr<Link> Engine::make_link(int32_t rank, uint32_t rail, int fd, con
   options.max_payload = static_cast<uint32_t>(chunk);
   options.registered = &registrations_;
   options.slots = std::bit_floor(std::min(window_, kMostSlots));
+  options.answers = settings_.rank > rank;
   auto link = make_verbs_link(rank, rail, fd, std::move(device), *port, options, &warning);
   if (!warning.empty()) warn("link to rank " + std::to_string(rank) + ": " + warning);
   return link;
 }
 
 void Engine::set_rail_port(uint32_t rail, VerbsPort port) {
+  port.service_level = settings_.rdma_service_level;
+  port.traffic_class = settings_.rdma_traffic_class;
   Drive drive(*this);
   if (rail < rails_.size()) rails_[rail].port = std::move(port);
 }

@@ -81,6 +81,11 @@ struct Qp {
   uint32_t events_completed;
 };
 
+// Options of a queue pair that only two devices of one vendor understand.
+struct Ece {
+  uint32_t vendor_id, options, comp_mask;
+};
+
 struct QpCap {
   uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data;
 };

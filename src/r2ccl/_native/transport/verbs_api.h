@@ -30,6 +30,8 @@
   X(Qp*, create_qp, "IBVERBS_1.1", true, (Pd*, QpInitAttr*))                                                      \
   X(int, modify_qp, "IBVERBS_1.1", true, (Qp*, QpAttr*, int mask))                                                \
   X(int, destroy_qp, "IBVERBS_1.1", true, (Qp*))                                                                  \
+  X(int, query_ece, "IBVERBS_1.10", false, (Qp*, Ece*))                                                           \
+  X(int, set_ece, "IBVERBS_1.10", false, (Qp*, Ece*))                                                             \
   X(int, fork_init, "IBVERBS_1.1", true, ())                                                                      \
   X(int, get_async_event, "IBVERBS_1.1", true, (Context*, AsyncEvent*))                                           \
   X(void, ack_async_event, "IBVERBS_1.1", true, (AsyncEvent*))

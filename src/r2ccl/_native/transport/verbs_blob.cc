@@ -25,6 +25,7 @@ enum Offset : uint32_t {
   kAtRkey = 52,
   kAtDataAddress = 56,
   kAtControlAddress = 64,
+  kAtEce = 72,
 };
 
 template <class T>
@@ -36,6 +37,15 @@ T get(const uint8_t* at) noexcept {
   uint64_t value = 0;
   for (size_t i = 0; i < sizeof(T); ++i) value |= uint64_t{at[i]} << (8 * i);
   return static_cast<T>(value);
+}
+
+void put(uint8_t* at, const ibv::Ece& ece) noexcept {
+  put(at, ece.vendor_id);
+  put(at + 4, ece.options);
+  put(at + 8, ece.comp_mask);
+}
+ibv::Ece get_ece(const uint8_t* at) noexcept {
+  return {get<uint32_t>(at), get<uint32_t>(at + 4), get<uint32_t>(at + 8)};
 }
 
 bool slots_sane(uint32_t slots) noexcept { return std::has_single_bit(slots) && slots <= VerbsBlob::kMostSlots; }
@@ -60,6 +70,7 @@ void VerbsBlob::write(uint8_t out[kBytes]) const noexcept {
   put(out + kAtRkey, rkey);
   put(out + kAtDataAddress, data_address);
   put(out + kAtControlAddress, control_address);
+  put(out + kAtEce, ece);
 }
 
 bool VerbsBlob::read(const uint8_t in[kBytes], VerbsBlob* out) noexcept {
@@ -79,8 +90,19 @@ bool VerbsBlob::read(const uint8_t in[kBytes], VerbsBlob* out) noexcept {
   out->rkey = get<uint32_t>(in + kAtRkey);
   out->data_address = get<uint64_t>(in + kAtDataAddress);
   out->control_address = get<uint64_t>(in + kAtControlAddress);
+  out->ece = get_ece(in + kAtEce);
   return out->qp_num < 1u << 24 && out->psn < 1u << 24 && out->mtu >= 1 && out->mtu <= 5 &&
          slots_sane(out->data_slots) && slots_sane(out->control_slots);
+}
+
+void VerbsReady::write(uint8_t out[kBytes]) const noexcept {
+  out[0] = kFirst;
+  put(out + 1, ece);
+}
+
+bool VerbsReady::read(const uint8_t in[kBytes], VerbsReady* out) noexcept {
+  out->ece = get_ece(in + 1);
+  return in[0] == kFirst;
 }
 
 }  // namespace r2ccl

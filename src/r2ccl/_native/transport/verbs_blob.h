@@ -1,5 +1,5 @@
 // What the two ends of a verbs link tell each other over the rail's TCP connection before the first write: 128 bytes,
-// little-endian. docs/verbs.md has the layout and the rules that it states.
+// and 13 once they can receive; little-endian. docs/verbs.md has the layout and the rules that it states.
 #pragma once
 #include <cstdint>
 
@@ -9,10 +9,8 @@ namespace r2ccl {
 
 struct VerbsBlob {
   static constexpr uint32_t kBytes = 128, kMagic = 0x42563252u;  // "R2VB"
-  static constexpr uint16_t kVersion = 1;
+  static constexpr uint16_t kVersion = 2;
   static constexpr uint32_t kMostSlots = 4096;
-  // Follows the blob when the queue pair of this end can receive.
-  static constexpr uint8_t kReadyByte = 'R';
 
   uint32_t qp_num = 0, psn = 0;
   ibv::Gid gid{};
@@ -23,10 +21,22 @@ struct VerbsBlob {
   uint32_t control_slots = 0, control_slot_bytes = 0;
   uint64_t data_address = 0, control_address = 0;
   uint32_t rkey = 0;
+  ibv::Ece ece{};  // what the device offers; zero: nothing
 
   void write(uint8_t out[kBytes]) const noexcept;
   // False: it is not a blob of this version, or says what no end would.
   static bool read(const uint8_t in[kBytes], VerbsBlob* out) noexcept;
+};
+
+// Follows the blob when the queue pair of this end can receive: with which options it was connected.
+struct VerbsReady {
+  static constexpr uint32_t kBytes = 13;
+  static constexpr uint8_t kFirst = 'R';
+
+  ibv::Ece ece{};
+
+  void write(uint8_t out[kBytes]) const noexcept;
+  static bool read(const uint8_t in[kBytes], VerbsReady* out) noexcept;
 };
 
 }  // namespace r2ccl

@@ -15,7 +15,7 @@ int error_or(int fallback) noexcept { return errno != 0 ? errno : fallback; }
 }  // namespace
 
 std::shared_ptr<VerbsDevice> VerbsDevice::open(std::shared_ptr<const ibv::Api> api, const std::string& name,
-                                               int* error) noexcept {
+                                               std::shared_ptr<std::atomic<bool>> ece_failed, int* error) noexcept {
   *error = ENODEV;
   int count = 0;
   errno = 0;
@@ -24,7 +24,7 @@ std::shared_ptr<VerbsDevice> VerbsDevice::open(std::shared_ptr<const ibv::Api> a
   std::shared_ptr<VerbsDevice> device;
   for (int i = 0; i < count; ++i) {
     if (name != api->get_device_name(list[i])) continue;
-    device.reset(new VerbsDevice(api, name));
+    device.reset(new VerbsDevice(api, name, ece_failed));
     errno = 0;
     device->context_ = api->open_device(list[i]);
     if (!device->context_) *error = error_or(EIO);
@@ -90,7 +90,9 @@ std::shared_ptr<VerbsDevice> VerbsDevices::get(const std::string& name, std::str
   for (const auto& known : devices_)
     if (auto device = known.lock(); device && device->name() == name && !device->dead()) return device;
   int error = 0;
-  auto device = VerbsDevice::open(api_, name, &error);
+  auto& ece_failed = ece_failed_[name];
+  if (!ece_failed) ece_failed = std::make_shared<std::atomic<bool>>(false);
+  auto device = VerbsDevice::open(api_, name, ece_failed, &error);
   if (!device) {
     *why = "RDMA device " + name + " cannot be opened: " + std::strerror(error);
     return nullptr;

@@ -1,6 +1,7 @@
 // An RDMA device that is open: what all queue pairs of one engine on it share.
 #pragma once
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,11 +11,13 @@
 
 namespace r2ccl {
 
-// Where the queue pairs of a rail live. gid_index -1: by local identifiers (InfiniBand within a subnet).
+// Where the queue pairs of a rail live, and how their packets are marked. gid_index -1: by local identifiers
+// (InfiniBand within a subnet).
 struct VerbsPort {
   std::string device;
   uint8_t port = 1;
   int gid_index = -1;
+  uint8_t service_level = 0, traffic_class = 0;
   bool given() const noexcept { return !device.empty(); }
 };
 
@@ -29,7 +32,7 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
  public:
   // nullptr, and *error (an errno), where it is not there or cannot be opened.
   static std::shared_ptr<VerbsDevice> open(std::shared_ptr<const ibv::Api> api, const std::string& name,
-                                           int* error) noexcept;
+                                           std::shared_ptr<std::atomic<bool>> ece_failed, int* error) noexcept;
   ~VerbsDevice();
   VerbsDevice(const VerbsDevice&) = delete;
   VerbsDevice& operator=(const VerbsDevice&) = delete;
@@ -41,6 +44,10 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   // It has failed for good, or is gone: whoever wants to go on opens it anew, once everybody has let go of this one.
   void mark_dead() noexcept { dead_.store(true, std::memory_order_relaxed); }
   bool dead() const noexcept { return dead_.load(std::memory_order_relaxed); }
+  // It refused options that it had offered and a peer agreed to: from now on its queue pairs offer none,
+  // also when it is opened anew.
+  void mark_ece_failed() noexcept { ece_failed_->store(true, std::memory_order_relaxed); }
+  bool ece_fails() const noexcept { return ece_failed_->load(std::memory_order_relaxed); }
 
   // Registers memory, in the order in which writes come where the device may choose. nullptr and *error: refused
   // (ENOMEM: more than RLIMIT_MEMLOCK allows).
@@ -55,14 +62,16 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   void read_events() noexcept;
 
  private:
-  VerbsDevice(std::shared_ptr<const ibv::Api> api, std::string name) noexcept
-      : api_(std::move(api)), name_(std::move(name)) {}
+  VerbsDevice(std::shared_ptr<const ibv::Api> api, std::string name,
+              std::shared_ptr<std::atomic<bool>> ece_failed) noexcept
+      : api_(std::move(api)), name_(std::move(name)), ece_failed_(std::move(ece_failed)) {}
 
   std::shared_ptr<const ibv::Api> api_;
   std::string name_;
   ibv::Context* context_ = nullptr;
   ibv::Pd* pd_ = nullptr;
   std::atomic<bool> dead_{false};
+  std::shared_ptr<std::atomic<bool>> ece_failed_;
   std::mutex mutex_;
   std::vector<DeviceListener*> listeners_;
 };
@@ -82,6 +91,7 @@ class VerbsDevices {
   std::mutex mutex_;
   std::shared_ptr<const ibv::Api> api_;
   std::vector<std::weak_ptr<VerbsDevice>> devices_;
+  std::map<std::string, std::shared_ptr<std::atomic<bool>>> ece_failed_;
 };
 
 }  // namespace r2ccl

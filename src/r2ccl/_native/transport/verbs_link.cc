@@ -45,6 +45,7 @@ class VerbsLink final : public Link, DeviceListener {
     epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
     if (epoll_ < 0 || !watch(socket_, EPOLLIN | EPOLLRDHUP, kSocket)) return errno;
     if (!device) return ENODEV;
+    answers_ = options.answers;
     if (const int rc = make_slots(device, options, warning); rc != 0) return rc;
     const uint32_t receives = slots_->layout().data_slots + kControlSlots + kMoreReceives;
     int error = 0;
@@ -237,26 +238,49 @@ class VerbsLink final : public Link, DeviceListener {
       if (error_) continue;
       if (before < VerbsBlob::kBytes && heard_bytes_ >= VerbsBlob::kBytes) note(meet());
       if (!error_ && heard_bytes_ == sizeof heard_) {
-        if (heard_[VerbsBlob::kBytes] != VerbsBlob::kReadyByte) {
-          note(EPROTO);
-        } else {
-          open_ = true;
-          flush();
-        }
+        note(go());
+        if (!error_) flush();
       }
     }
   }
 
-  // The peer's blob is here: from now on this end receives.
+  // The peer's blob is here.
   int meet() noexcept {
-    VerbsBlob theirs;
-    if (!VerbsBlob::read(heard_, &theirs)) return EPROTO;
-    if (theirs.link_layer != mine_.link_layer || theirs.data_slot_bytes != mine_.data_slot_bytes ||
-        theirs.control_slot_bytes < sizeof(SlotHead) + sizeof(FrameHeader))
+    if (!VerbsBlob::read(heard_, &theirs_)) return EPROTO;
+    if (theirs_.link_layer != mine_.link_layer || theirs_.data_slot_bytes != mine_.data_slot_bytes ||
+        theirs_.control_slot_bytes < sizeof(SlotHead) + sizeof(FrameHeader))
       return EPROTO;
-    if (const int rc = queue_->connect(mine_, theirs); rc != 0) return rc;
-    sender_->begin(theirs);
-    to_say_.push_back(VerbsBlob::kReadyByte);
+    if (!answers_) return 0;
+    // What the peer offers, as far as this device can do it; what came of it is known when it is connected.
+    const bool kin = mine_.ece.vendor_id != 0 && mine_.ece.vendor_id == theirs_.ece.vendor_id;
+    if (!kin || queue_->agree(theirs_.ece) != 0) {
+      if (const int rc = queue_->agree({}); rc != 0) return rc;
+    }
+    return connect();
+  }
+
+  // The peer can receive; it has said with which options.
+  int go() noexcept {
+    VerbsReady ready;
+    if (!VerbsReady::read(heard_ + VerbsBlob::kBytes, &ready)) return EPROTO;
+    if (!answers_) {
+      if (const int rc = queue_->agree(ready.ece); rc != 0) {
+        queue_->device().mark_ece_failed();
+        return rc;
+      }
+      if (const int rc = connect(); rc != 0) return rc;
+    }
+    open_ = true;
+    return 0;
+  }
+
+  // From now on this end receives.
+  int connect() noexcept {
+    if (const int rc = queue_->connect(mine_, theirs_); rc != 0) return rc;
+    sender_->begin(theirs_);
+    uint8_t ready[VerbsReady::kBytes];
+    VerbsReady{queue_->agreed()}.write(ready);
+    to_say_.insert(to_say_.end(), ready, ready + sizeof ready);
     return speak();
   }
 
@@ -393,10 +417,11 @@ class VerbsLink final : public Link, DeviceListener {
   std::unique_ptr<VerbsSlots> bounce_;  // the sender's copies, until it has them
   std::unique_ptr<VerbsQueue> queue_;
   std::unique_ptr<VerbsSender> sender_;
-  VerbsBlob mine_;
+  VerbsBlob mine_, theirs_;
   std::vector<uint8_t> to_say_;
-  uint8_t heard_[VerbsBlob::kBytes + 1];
+  uint8_t heard_[VerbsBlob::kBytes + VerbsReady::kBytes];
   size_t heard_bytes_ = 0;
+  bool answers_ = false;
   bool open_ = false;  // both ends can receive
   bool listening_ = false, told_ = false, delivering_ = false, confirming_ = false;
   int error_ = 0;

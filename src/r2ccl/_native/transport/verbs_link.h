@@ -32,6 +32,8 @@ struct VerbsLinkOptions {
   uint32_t max_payload = 0;
   uint32_t slots = 8;  // a power of two; fewer where memory cannot be registered
   RegisteredMemory* registered = nullptr;
+  // Of the two ends one answers what the other's device offers; that one connects its queue pair first.
+  bool answers = false;
 };
 
 // Takes fd; -1: not connected yet. What cannot be made is told by LinkEvents::broken; *warning then says why, or that

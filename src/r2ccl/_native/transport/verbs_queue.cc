@@ -71,6 +71,21 @@ void VerbsQueue::describe(VerbsBlob* mine) const noexcept {
   mine->lid = port_attr_.lid;
   mine->mtu = static_cast<uint8_t>(port_attr_.active_mtu);
   mine->link_layer = port_attr_.link_layer;
+  mine->ece = device_->ece_fails() ? ibv::Ece{} : agreed();
+}
+
+int VerbsQueue::agree(const ibv::Ece& ece) noexcept {
+  ibv::Ece given = ece;
+  const ibv::Api& api = device_->api();
+  const int rc = api.set_ece ? api.set_ece(qp_, &given) : EOPNOTSUPP;
+  // One that knows no options has none to take back.
+  return ece.vendor_id == 0 && rc == EOPNOTSUPP ? 0 : rc;
+}
+
+ibv::Ece VerbsQueue::agreed() const noexcept {
+  const ibv::Api& api = device_->api();
+  ibv::Ece ece{};
+  return api.query_ece && api.query_ece(qp_, &ece) == 0 && ece.options != 0 ? ece : ibv::Ece{};
 }
 
 int VerbsQueue::connect(const VerbsBlob& mine, const VerbsBlob& theirs) noexcept {
@@ -84,12 +99,13 @@ int VerbsQueue::connect(const VerbsBlob& mine, const VerbsBlob& theirs) noexcept
   attr.min_rnr_timer = kMinRnrTimer;
   attr.ah_attr.port_num = port_.port;
   attr.ah_attr.dlid = theirs.lid;
-  attr.ah_attr.sl = 0;
+  attr.ah_attr.sl = port_.service_level;
   if (port_.gid_index >= 0) {
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.dgid = theirs.gid;
     attr.ah_attr.grh.sgid_index = static_cast<uint8_t>(port_.gid_index);
     attr.ah_attr.grh.hop_limit = kHopLimit;
+    attr.ah_attr.grh.traffic_class = port_.traffic_class;
   }
   int rc = api.modify_qp(qp_, &attr,
                          ibv::kMaskState | ibv::kMaskAv | ibv::kMaskMtu | ibv::kMaskDestQpn | ibv::kMaskRqPsn |

@@ -20,6 +20,10 @@ class VerbsQueue {
 
   // Fills in what the peer needs to know of the queue pair.
   void describe(VerbsBlob* mine) const noexcept;
+  // Before it is connected: the options that both ends shall have; zero: none. 0 or errno.
+  int agree(const ibv::Ece& ece) noexcept;
+  // Those with which it was connected.
+  ibv::Ece agreed() const noexcept;
   // To RTS. 0 or errno.
   int connect(const VerbsBlob& mine, const VerbsBlob& theirs) noexcept;
 
