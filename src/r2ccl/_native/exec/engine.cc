@@ -60,7 +60,7 @@ Engine::Engine(const r2ccl_settings& settings, Device& device)
   for (int32_t r = 0; r < settings.size; ++r) {
     if (r == settings.rank) continue;
     // The collectives' lanes have two windows together, and one chunk each; send and recv have one window.
-    peers_[r] = std::make_unique<Peer>(*this, r, device_, settings.chunk_bytes, 3 * window_ + kLaneP2p,
+    peers_[r] = std::make_unique<Peer>(*this, r, device_, registrations_, settings.chunk_bytes, 3 * window_ + kLaneP2p,
                                        settings.eager_bytes, window_);
   }
   epoll_ = epoll_create1(EPOLL_CLOEXEC);

@@ -77,14 +77,14 @@ struct LinkSlot {
 };
 
 struct Peer final : ArrivedSet {
-  Peer(Engine& e, int32_t r, Device& device, size_t slot_bytes, uint32_t slots, size_t eager_bytes,
+  Peer(Engine& e, int32_t r, Device& device, Registrations& nics, size_t slot_bytes, uint32_t slots, size_t eager_bytes,
        uint32_t window) noexcept
       : engine(e),
         rank(r),
         failover(ledger, *this),
         staging(device, slot_bytes, slots),
         retained(device, device.immediate() ? std::max<size_t>(eager_bytes, 64) : slot_bytes,
-                 device.immediate() ? slots : slots + kLaneP2p),
+                 device.immediate() ? slots : slots + kLaneP2p, device.immediate() ? nullptr : &nics),
         relay(device, slot_bytes, window) {}
   bool arrived(const ChunkId& id) const noexcept override;
   // Over the control socket. False: it is closed, or broken.

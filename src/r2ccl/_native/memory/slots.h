@@ -8,6 +8,7 @@
 
 #include "base/frame.h"
 #include "device/device.h"
+#include "memory/registrations.h"
 
 namespace r2ccl {
 
@@ -22,12 +23,17 @@ struct Slot {
 
 class SlotPool {
  public:
-  SlotPool(Device& device, size_t slot_bytes, uint32_t capacity) noexcept
+  // nics: which may read slots where they lie; nullptr: none. It outlives the pool.
+  SlotPool(Device& device, size_t slot_bytes, uint32_t capacity, Registrations* nics = nullptr) noexcept
       : device_(device),
+        nics_(nics),
         slot_bytes_(device.immediate() ? slot_bytes : (slot_bytes + kMostOffset + kLine - 1) / kLine * kLine),
         capacity_(capacity) {}
   ~SlotPool() {
-    for (void* slab : slabs_) device_.release_staging(slab);
+    for (const Slab& slab : slabs_) {
+      if (nics_) nics_->remove(slab.memory, slab.bytes);
+      device_.release_staging(slab.memory);
+    }
   }
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
@@ -49,9 +55,11 @@ class SlotPool {
     // The memory that a device shares with links takes long to get.
     const uint32_t more =
         device_.immediate() ? 1 : std::min<uint32_t>(kSlab, capacity_ - static_cast<uint32_t>(all_.size()));
-    void* data = device_.allocate_staging(more * slot_bytes_);
+    const size_t bytes = more * slot_bytes_;
+    void* data = device_.allocate_staging(bytes);
     if (!data) return nullptr;
-    slabs_.push_back(data);
+    slabs_.push_back({data, bytes});
+    if (nics_) nics_->add(data, bytes, {});
     for (uint32_t i = 0; i < more; ++i) {
       all_.push_back(std::make_unique<Slot>());
       all_.back()->memory = static_cast<uint8_t*>(data) + i * slot_bytes_;
@@ -70,11 +78,17 @@ class SlotPool {
   static constexpr uint32_t kSlab = 8;
   static constexpr size_t kLine = 64;
 
+  struct Slab {
+    void* memory;
+    size_t bytes;
+  };
+
   Device& device_;
+  Registrations* nics_;
   size_t slot_bytes_;
   uint32_t capacity_;
   std::vector<std::unique_ptr<Slot>> all_;
-  std::vector<void*> slabs_;
+  std::vector<Slab> slabs_;
   Slot* free_ = nullptr;
 };
 

@@ -1,0 +1,80 @@
+"""GPU arrays over queue pairs: the tests' CUDA driver and the fake RDMA devices in one process."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_driver import CupyOnFake
+from mp_checks import Checks
+from on_device import OnDevice, on_gpus
+from test_collectives import every_collective
+
+import r2ccl
+from r2ccl import Config, EventKind
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "fake_verbs"))
+from fake_verbs import build_library, environment
+
+pytestmark = pytest.mark.timeout(120)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Communicators use the fake devices; the file in which these note what they did."""
+    log = tmp_path / "fake_verbs.log"
+    for name, value in environment(build_library(), log).items():
+        monkeypatch.setenv(name, value)
+    return log
+
+
+def battery(comm: r2ccl.Communicator, arrays: CupyOnFake) -> int:
+    checks = Checks(OnDevice(comm, arrays))  # type: ignore[arg-type]
+    for count in (0, 1, 1000, 100_003):
+        every_collective(checks, count, range(comm.size))
+    return checks.compared
+
+
+@pytest.mark.parametrize(("n", "hosts", "rails"), [(2, 2, 2), (3, 3, 1), (4, 2, 2)])
+def test_every_collective(cuda_library: str, verbs: Path, n: int, hosts: int, rails: int) -> None:
+    compared = on_gpus(battery, n, cuda_library, knobs={"LATE_US": 200}, hosts=hosts, rails=rails)
+    assert min(compared) >= 4 * 30
+    assert "connects:" in verbs.read_text()
+
+
+def sums(comm: r2ccl.Communicator, arrays: CupyOnFake) -> tuple[int, int]:
+    """(chunks replayed, repairs) of all-reduces whose every element is compared."""
+    device = OnDevice(comm, arrays)
+    for call in range(12):
+        mine = np.arange(MIB, dtype=np.int32) * (comm.rank + 1) + call
+        out = np.empty_like(mine)
+        device.all_reduce(mine, out)
+        assert np.array_equal(out, np.arange(MIB, dtype=np.int32) * 3 + 2 * call), f"call {call}"
+    stats = comm.stats()
+    comm.barrier()
+    return stats["replayed_chunks"], sum(e.kind is EventKind.REPAIRED for e in comm.events())
+
+
+def test_what_was_lifted_is_read_where_it_lies(cuda_library: str, verbs: Path) -> None:
+    """Pinned copies of a GPU's chunks are known to the devices: the processor does not touch them a second time."""
+    on_gpus(sums, 2, cuda_library, hosts=2, rails=2)
+    lent = [int(n) for n in re.findall(r"closed: (\d+) bytes of other memory", verbs.read_text())]
+    # A ring of two sends as much as it reduces; chunks of 4 KiB and less are copied all the same.
+    assert sum(lent) >= 2 * 12 * MIB * 4 * 9 // 10
+
+
+def test_without_room_for_registrations_they_are_copied(cuda_library: str, verbs: Path) -> None:
+    on_gpus(sums, 2, cuda_library, config=Config.from_env(register_bytes=0), hosts=2, rails=2)
+    assert all(n == "0" for n in re.findall(r"closed: (\d+) bytes of other memory", verbs.read_text()))
+
+
+def test_a_queue_pair_that_fails(cuda_library: str, verbs: Path) -> None:
+    """What it had not delivered goes over the other rail, from the same pinned copies."""
+    script = "device=fake1 rank=0 kind=error status=12 min_bytes=10000 after_writes=9"
+    seen = on_gpus(sums, 2, cuda_library, hosts=2, rails=2, env={"FAKE_VERBS_SCRIPT": script})
+    assert "struck kind=error" in verbs.read_text()
+    assert seen[0][0] > 0, "the failed write, at least, was sent again"
