@@ -80,7 +80,10 @@ int FrameStream::flush() noexcept {
     ssize_t sent = ::sendmsg(fd_, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : errno;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+      // The kernel tells a reset once, and whoever reads afterwards finds an end in good order. (EPIPE: so it was.)
+      if (write_error_ == 0 && errno != EPIPE) write_error_ = errno;
+      return errno;
     }
     tx_bytes += static_cast<uint64_t>(sent);
     auto left = static_cast<size_t>(sent);
@@ -157,7 +160,7 @@ int FrameStream::read(FrameSink& sink, size_t budget) noexcept {
     msg.msg_iov = iov;
     msg.msg_iovlen = static_cast<size_t>(n);
     ssize_t got = ::recvmsg(fd_, &msg, MSG_DONTWAIT);
-    if (got == 0) return kClosed;
+    if (got == 0) return write_error_ ? write_error_ : kClosed;
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) {

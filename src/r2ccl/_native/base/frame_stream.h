@@ -42,7 +42,7 @@ class FrameStream {
   void control(const FrameHeader& header, const void* payload) noexcept;
   // Writes what it can; 0 or errno.
   int flush() noexcept;
-  // Reads and delivers up to about budget bytes; 0, errno, or kClosed when the peer ended the stream.
+  // Reads and delivers up to about budget bytes; 0, errno, or kClosed when the peer ended the stream in good order.
   int read(FrameSink& sink, size_t budget) noexcept;
   // The last read took all there was, as far as is known.
   bool drained() const noexcept { return drained_; }
@@ -75,6 +75,7 @@ class FrameStream {
   const uint8_t* data_payload_ = nullptr;
   size_t data_sent_ = 0;  // of header and payload together
   uint64_t data_mark_ = 0;
+  int write_error_ = 0;
 
   std::unique_ptr<uint8_t[]> in_;
   size_t in_begin_ = 0;
