@@ -91,14 +91,23 @@ def test_case_39_with_a_rail_lost_as_well_and_without_recovery(fabric: Fabric, t
     kill_one(fabric, tmp_path, faults, known_s=5 + KNOWN_S, R2CCL_RECOVERY="0")
 
 
-def test_a_firewall_that_refuses_is_no_end(fabric: Fabric, tmp_path: Path) -> None:
+FIREWALLS = {
+    "at once": ["rail=mgmt blackhole", "rail=0 blackhole", "after=100ms rail=1 reset for=2s"],
+    # One firewall resets the control connection that stands, and refuses others; for a while a second one joins it.
+    "after control was reset": [
+        "rail=0 blackhole",
+        "rail=1 blackhole for=700ms",
+        "after=100ms rail=mgmt reset for=3s",
+        "after=600ms rail=1 reset for=800ms",
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", FIREWALLS.values(), ids=FIREWALLS)
+def test_a_firewall_that_refuses_is_no_end(fabric: Fabric, tmp_path: Path, steps: list[str]) -> None:
     """The only rail left answers every connection with a reset for two seconds: everybody waits, and then goes on."""
-    faults = [
-        "on='under way' host=1 rail=mgmt blackhole",
-        "on='under way' host=1 rail=0 blackhole",
-        "on='under way' after=100ms host=1 rail=1 reset for=2s",
-    ]
-    argv = [sys.executable, PROGRAM, "--folder", str(tmp_path), "--victim", "-1", "--mode", "busy", "--seconds", "6"]
+    faults = [f"on='under way' host=1 {step}" for step in steps]
+    argv = [sys.executable, PROGRAM, "--folder", str(tmp_path), "--victim", "-1", "--mode", "busy", "--seconds", "8"]
     try:
         result = run_ranks_on(fabric, argv, 1, {}, faults=faults, timeout_s=60, grace_s=40)
     finally:

@@ -107,9 +107,9 @@ def test_malformed_reasons_are_refused(bad: object) -> None:
 # -- whether a process has ended ---------------------------------------------------------------------------------------
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, *ways: door.Way) -> int:
+def refused(monkeypatch: pytest.MonkeyPatch, *ways: door.Way) -> door.Refused:
     monkeypatch.setattr(door, "ways_to", lambda _around, _peer: list(ways))
-    return door.refusals(types.SimpleNamespace(), 1, 0.3)  # type: ignore[arg-type]
+    return door.look_at_door(types.SimpleNamespace(), 1, 0.3)  # type: ignore[arg-type]
 
 
 def listening(family: int, address: Any) -> tuple[socket.socket, door.Way]:
@@ -122,7 +122,7 @@ def listening(family: int, address: Any) -> tuple[socket.socket, door.Way]:
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
 def test_a_process_lives_while_its_door_is_open(monkeypatch: pytest.MonkeyPatch, family: int) -> None:
     sock, way = listening(int(family), ("127.0.0.1", 0) if family == socket.AF_INET else "\0r2ccl-test-door")
-    assert refused(monkeypatch, way) == 0
+    assert not refused(monkeypatch, way).addresses
     # A full queue of a process that does not look is no end either.
     crowd = []
     for _ in range(5):
@@ -130,25 +130,26 @@ def test_a_process_lives_while_its_door_is_open(monkeypatch: pytest.MonkeyPatch,
         comer.setblocking(False)
         comer.connect_ex(way[1])
         crowd.append(comer)
-    assert refused(monkeypatch, way) == 0
+    assert not refused(monkeypatch, way).addresses
     for comer in crowd:
         comer.close()
     sock.close()
-    assert refused(monkeypatch, way) == (1 if family == socket.AF_INET else 2)
+    assert refused(monkeypatch, way).addresses
+    assert (refused(monkeypatch, way).patience_s == 0) == (family == socket.AF_UNIX)
 
 
 def test_one_way_that_is_open_outweighs_others_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     sock, open_way = listening(socket.AF_INET, ("127.0.0.1", 0))
     gone, closed_way = listening(socket.AF_INET, ("127.0.0.2", 0))
     gone.close()
-    assert refused(monkeypatch, closed_way, open_way) == 0
-    assert refused(monkeypatch, open_way, closed_way) == 0
+    assert not refused(monkeypatch, closed_way, open_way).addresses
+    assert not refused(monkeypatch, open_way, closed_way).addresses
     sock.close()
 
 
 def test_no_way_to_it_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refused(monkeypatch) == 0
-    assert refused(monkeypatch, (int(socket.AF_INET), ("255.255.255.255", 9))) == 0
+    assert not refused(monkeypatch).addresses
+    assert not refused(monkeypatch, (int(socket.AF_INET), ("255.255.255.255", 9))).addresses
 
 
 def test_two_addresses_that_refuse_are_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,20 +158,51 @@ def test_two_addresses_that_refuse_are_proof(monkeypatch: pytest.MonkeyPatch) ->
         sock, way = listening(socket.AF_INET, (address, 0))
         sock.close()
         ways.append(way)
-    assert refused(monkeypatch, *ways) == 2
+    found = refused(monkeypatch, *ways)
+    assert found == door.Refused(frozenset({"127.0.0.1", "127.0.0.2"}), 2)
+    assert door.Refusals().prove_end(1, found, 100.0)
+
+
+ONE, TWO, THREE = (frozenset("abc"[:n]) for n in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "asked", "reset", "patience_s"),
+    [
+        (ONE, 1, True, 0.0),  # the only address there is: a firewall there cuts off everything
+        (ONE, 1, False, 5.0),
+        (ONE, 2, True, 5.0),  # one firewall resets what stands and refuses what comes
+        (TWO, 2, False, 0.0),
+        (TWO, 3, True, 1.0),
+        (TWO, 4, False, 5.0),  # as many are silent: two firewalls in a network that is broken otherwise
+        (THREE, 4, False, 1.0),
+    ],
+)
+def test_how_long_refusals_must_go_on(addresses: frozenset[str], asked: int, reset: bool, patience_s: float) -> None:
+    assert door.Refused(addresses, asked, reset=reset).patience_s == patience_s
+
+
+def test_most_addresses_that_refuse_are_proof_after_a_second() -> None:
+    most, few = door.Refused(TWO, 3), door.Refused(ONE, 3)
     weighed = door.Refusals()
-    assert weighed.prove_end(1, 2, 100.0)
+    assert not weighed.prove_end(1, most, 100.0)
+    assert not weighed.prove_end(1, few, 100.5)
+    assert not weighed.prove_end(1, most, 100.6), "it did not go on"
+    assert not weighed.prove_end(1, most, 101.5)
+    assert weighed.prove_end(1, most, 101.6)
+    assert weighed.prove_end(1, few, 105.0), "five seconds of both"
 
 
 def test_one_address_that_refuses_may_be_a_firewall() -> None:
     """It is proof only when it goes on, and nothing else is heard meanwhile."""
+    one, none = door.Refused(ONE, 2), door.Refused(asked=2)
     weighed = door.Refusals()
-    assert not weighed.prove_end(1, 1, 100.0)
-    assert not weighed.prove_end(1, 1, 104.9)
-    assert not weighed.prove_end(2, 1, 105.5)  # another rank
-    assert weighed.prove_end(1, 1, 105.1)
+    assert not weighed.prove_end(1, one, 100.0)
+    assert not weighed.prove_end(1, one, 104.9)
+    assert not weighed.prove_end(2, one, 105.5)  # another rank
+    assert weighed.prove_end(1, one, 105.1)
     weighed = door.Refusals()
-    assert not weighed.prove_end(1, 1, 100.0)
-    assert not weighed.prove_end(1, 0, 103.0)
-    assert not weighed.prove_end(1, 1, 106.0)
-    assert weighed.prove_end(1, 1, 111.0)
+    assert not weighed.prove_end(1, one, 100.0)
+    assert not weighed.prove_end(1, none, 103.0)
+    assert not weighed.prove_end(1, one, 106.0)
+    assert weighed.prove_end(1, one, 111.0)

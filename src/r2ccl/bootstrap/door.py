@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from .address import SocketAddress, is_loopback, socket_address
@@ -25,8 +26,7 @@ REFUSED = os.strerror(errno.ECONNREFUSED)
 """What a dial reports when no process listens at an address any more."""
 
 _DOUBT_S = 0.05
-_PROOF = 2  # refusals that leave no doubt: by two addresses, or by this host's own kernel
-_PERSISTENT_S = 5.0
+_MANY_S, _FEW_S = 1.0, 5.0  # see Refused.patience_s
 
 
 @dataclass
@@ -75,47 +75,90 @@ def ways_to(around: Around, peer: int) -> list[Way]:
     return ways
 
 
-def weight(way: Way) -> int:
-    """Of a refusal there: nothing stands between a rank and a Unix name."""
-    return _PROOF if way[0] == socket.AF_UNIX else 1
+@dataclass(frozen=True)
+class Refused:
+    """What one look at a rank's door showed.
+
+    Attributes:
+        addresses: those that refused a connection while no other took one; empty: silence, or the rank lives.
+        asked: how many there are.
+        certain: this host's own kernel refused, and nothing stands between a rank and a Unix name.
+        reset: a control connection that stood was reset.
+    """
+
+    addresses: frozenset[str] = frozenset()
+    asked: int = 0
+    certain: bool = False
+    reset: bool = False
+
+    @classmethod
+    def by(cls, ways: Collection[Way], asked: int) -> Refused:
+        """These of the ways that were tried refused."""
+        certain = any(family == socket.AF_UNIX for family, _ in ways)
+        return cls(frozenset(_address(way) for way in ways), asked, certain)
+
+    @property
+    def patience_s(self) -> float:
+        """How long it must go on before the end is proven: firewalls on some of the ways refuse, too.
+
+        Not at all where all addresses refuse. (Where there is only one, a firewall there is as bad as the end; but it should
+        have reset what stood, too.)
+        """
+        n = len(self.addresses)
+        if self.certain or (n == self.asked and (n > 1 or self.reset)):
+            return 0.0
+        return _MANY_S if n > 1 and 2 * n > self.asked else _FEW_S
+
+
+def _address(way: Way) -> str:
+    return way[1] if isinstance(way[1], str) else way[1][0].partition("%")[0]
 
 
 class Refusals:
-    """Weighs refused connections to ranks: whether their processes have ended."""
+    """Weighs refused connections to ranks over time: whether their processes have ended."""
 
     def __init__(self) -> None:
-        self._since: dict[int, float] = {}
+        self._since: dict[int, dict[float, float]] = {}  # by peer and patience: since then no look asked for more
 
-    def prove_end(self, peer: int, refused: int, now_s: float) -> bool:
-        """After one look: ``refused`` addresses refused, see ``weight``, and none took a connection; 0: silence, or it lives."""
-        if not refused:
+    def prove_end(self, peer: int, refused: Refused, now_s: float) -> bool:
+        """After one look."""
+        if not refused.addresses:
             self.forget(peer)
             return False
-        return refused >= _PROOF or now_s - self._since.setdefault(peer, now_s) >= _PERSISTENT_S
+        since = self._since.setdefault(peer, {})
+        needed = refused.patience_s
+        for patience_s in (_MANY_S, _FEW_S):
+            if patience_s < needed:
+                since.pop(patience_s, None)
+            else:
+                since.setdefault(patience_s, now_s)
+        return needed == 0 or any(now_s - begin_s >= patience_s for patience_s, begin_s in since.items())
 
     def forget(self, peer: int) -> None:
         """It lives: earlier refusals no longer count."""
         self._since.pop(peer, None)
 
 
-def refusals(around: Around, peer: int, timeout_s: float) -> int:
-    """How many addresses refuse connections to a rank's door, see ``weight``.
+def look_at_door(around: Around, peer: int, timeout_s: float) -> Refused:
+    """Which addresses refuse connections to a rank's door.
 
-    0 when it lives, and when nothing can be told: no answer, no way there.
+    None when it lives, and when nothing can be told: no answer, no way there.
     """
     pending: dict[int, socket.socket] = {}
-    weights: dict[int, int] = {}
-    refused = 0
+    way_of: dict[int, Way] = {}
+    refused: list[Way] = []
     poll = select.poll()
+    ways = ways_to(around, peer)
     try:
-        for way in ways_to(around, peer):
+        for way in ways:
             sock = socket.socket(way[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             pending[sock.fileno()] = sock
-            weights[sock.fileno()] = weight(way)
+            way_of[sock.fileno()] = way
             code = _connect(sock, way[1])
             if code == 0:
-                return 0
-            refused += weight(way) * (code == errno.ECONNREFUSED)
+                return Refused(asked=len(ways))
+            if code == errno.ECONNREFUSED:
+                refused.append(way)
             if code == errno.EINPROGRESS:
                 poll.register(sock, select.POLLOUT)
         end_s = time.monotonic() + timeout_s
@@ -130,9 +173,10 @@ def refusals(around: Around, peer: int, timeout_s: float) -> int:
                 waiting -= 1
                 code = pending[fd].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code == 0:
-                    return 0
-                refused += weights[fd] * (code == errno.ECONNREFUSED)
-        return refused
+                    return Refused(asked=len(ways))
+                if code == errno.ECONNREFUSED:
+                    refused.append(way_of[fd])
+        return Refused.by(refused, len(ways))
     finally:
         for sock in pending.values():
             sock.close()

@@ -8,11 +8,11 @@ from functools import partial
 
 from .auth import ClientHandshake
 from .dial import Dial
-from .door import REFUSED, Door, Way, ways_to, weight
+from .door import REFUSED, Door, Refused, Way, ways_to
 from .loop import Loop
 
-Heard = Callable[[int, "socket.socket | None", int], None]
-"""(rank, authenticated socket or None, how many addresses refused: see ``door.Refusals``)."""
+Heard = Callable[[int, "socket.socket | None", Refused], None]
+"""(rank, authenticated socket or None, which addresses refused)."""
 
 
 class Knock:
@@ -21,10 +21,10 @@ class Knock:
     def __init__(self, loop: Loop, door: Door, rank: int, limit_s: float, heard: Heard) -> None:
         self._rank = rank
         self._heard: Heard | None = heard
-        self._refused = 0
+        self._refused: list[Way] = []
         self._dials: dict[Way, Dial] = {}
         ways = ways_to(door.around, rank)
-        self._open = len(ways)
+        self._open = self._asked = len(ways)
         if not ways:
             loop.after(0.0, self._report)
         for way in ways:
@@ -56,7 +56,8 @@ class Knock:
         self._dials.pop(way, None)
         self._open -= 1
         if sock is None:
-            self._refused += weight(way) * (reason == REFUSED)
+            if reason == REFUSED:
+                self._refused.append(way)
             if not self._open:
                 self._report()
             return
@@ -65,9 +66,9 @@ class Knock:
         if heard is None:
             sock.close()
         else:
-            heard(self._rank, sock, 0)
+            heard(self._rank, sock, Refused())
 
     def _report(self) -> None:
         heard, self._heard = self._heard, None
         if heard is not None:
-            heard(self._rank, None, self._refused)
+            heard(self._rank, None, Refused.by(self._refused, self._asked))

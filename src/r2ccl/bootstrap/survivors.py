@@ -23,7 +23,7 @@ from .acceptor import Acceptor
 from .auth import Hello
 from .base import Deadline
 from .channel import Channel, Message
-from .door import Door, Refusals
+from .door import Door, Refusals, Refused
 from .group import Group, judge_comer, out_off_wire, out_on_wire
 from .knock import Knock
 from .loop import Loop
@@ -167,7 +167,7 @@ class Meeting:
         pause_s = self._pauses_s[rank] = min(2 * self._pauses_s.get(rank, _FIRST_PAUSE_S / 2), _SLOWEST_S)
         self._loop.after(pause_s, partial(self._knock, rank))
 
-    def _heard(self, rank: int, sock: socket.socket | None, refused: int) -> None:
+    def _heard(self, rank: int, sock: socket.socket | None, refused: Refused) -> None:
         """A knock was answered (with a socket), or failed."""
         del self._knocks[rank]
         ended = self._refusals.prove_end(rank, refused, time.monotonic())

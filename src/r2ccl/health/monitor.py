@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ class Monitor:
         self._ended = EndedRanks(engine, around)
         self._places = {(p.peer, p.number): p for p in places}
         self._identities = Identities(engine, around)
-        self._turn = 0
+        self._turns: Counter[int] = Counter()  # by peer: how many control connections were tried
         self._stop = threading.Event()
         self._pid = os.getpid()
         self._thread = start_quiet(self._run, "r2ccl-monitor")
@@ -128,8 +129,8 @@ class Monitor:
         for peer in quiet:
             ways = [place for place in self._places.values() if place.peer == peer]
             if peer < self._around.me.rank and ways:
-                self._turn += 1
-                ways = [ways[self._turn % len(ways)]]
+                self._turns[peer] += 1
+                ways = [ways[self._turns[peer] % len(ways)]]
             places += ways
         return places
 
