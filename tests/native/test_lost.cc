@@ -5,6 +5,7 @@
 
 #include "cases.h"
 #include "cluster.h"
+#include "fake_peer.h"
 
 using namespace r2ccl;
 using namespace r2ccl::test;
@@ -62,6 +63,27 @@ CASE(a_rank_that_closed_is_lost_and_one_that_failed_is_not) {
   cluster[2].abort("enough");  // it may be about to look for the other survivors
   ::usleep(200'000);
   CHECK(lost(cluster[0]) == std::vector<int32_t>{1});
+}
+
+CASE(whose_loss_it_was_comes_with_the_goodbye_of_those_who_gave_up) {
+  // Rank 2 saw the end of rank 1 and could not tell; rank 3 heard of it, and only says goodbye.
+  std::vector<std::unique_ptr<FakePeer>> peers;
+  auto engine = engine_with(&peers, {.ranks = 4, .rails = 1});
+  const std::string words = "rank 1 is lost";
+  FrameHeader goodbye{.kind = FrameKind::kGoodbye,
+                      .flags = static_cast<uint16_t>(Status::PEER_LOST),
+                      .bytes = static_cast<uint32_t>(words.size())};
+  for (const uint32_t nonsense : {1u, 5u, 1u << 31, UINT32_MAX}) {  // 1: this rank itself
+    goodbye.chunk = nonsense;
+    peers[1]->say(peers[1]->control, goodbye, {words.begin(), words.end()});
+  }
+  ::usleep(100'000);
+  CHECK(engine->status() == Status::OK && lost(*engine).empty());
+  goodbye.chunk = 2;
+  peers[2]->say(peers[2]->control, goodbye, {words.begin(), words.end()});
+  CHECK(learns(*engine) && lost(*engine) == std::vector<int32_t>{1});
+  CHECK(engine->status() == Status::PEER_LOST);
+  CHECK(engine->error_text() == "rank 1 is lost (as another rank reports)");
 }
 
 CASE(the_slow_loop_can_be_woken) {

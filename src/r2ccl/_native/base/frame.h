@@ -19,8 +19,8 @@ enum class FrameKind : uint8_t {
   kReply = 7,     // answer to a notice: payload: one byte per ChunkId, 1 = arrived
   kAlarm = 8,     // "somebody's call `call` differs"; payload: r2ccl_call_info of the sender's own call, if it has one
   kLost = 9,      // "rank `message` is gone"
-  kGoodbye = 10,  // the sender closes; it has finished collectives below `call` and receives below `message`; flags 1:
-                  // after an error
+  kGoodbye = 10,  // the sender closes; it has finished collectives below `call` and receives below `message`; `flags`:
+                  // the status with which it failed; `chunk`: the rank whose loss was the reason and 1, else 0
   kWake = 12,     // something lies in shared memory for a process that sleeps
   kOpen = 13,     // first on a link that was connected again: link `message`, generation `chunk`
   kReady = 14,    // link `message` has passed its probation at the sender

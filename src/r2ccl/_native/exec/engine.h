@@ -559,6 +559,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   std::atomic<uint32_t> sleepers_{0};                  // wait for calls that somebody else drives
   std::atomic<bool> caller_drives_{false}, driver_sleeps_{false}, thread_sleeps_{false}, kick_{false};
   std::atomic<uint64_t> last_caller_ns_{0};
+  int32_t lost_rank_ = -1;  // whose loss this rank was told of
   std::atomic<int32_t> failed_{R2CCL_OK};
   std::string failure_;  // under wait_mutex_
   std::atomic<bool> stop_{false};

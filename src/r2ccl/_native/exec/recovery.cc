@@ -295,6 +295,10 @@ void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
   peer.goodbye_ns = monotonic_ns();
   event(kEventPeerClosed, peer.rank, -1, h.flags, 0);
   leave_agreement(peer.rank);
+  // Whoever saw the end first may have been cut off before it could tell everybody.
+  const int32_t lost = static_cast<int32_t>(h.chunk) - 1;
+  if (lost >= 0 && lost != settings_.rank && static_cast<size_t>(lost) < peers_.size() && status() == Status::OK)
+    peer_lost(lost, false, "as another rank reports");
   if (h.flags != 0) return;  // it failed: what becomes of calls that need it is decided in tick_peer
   for (const ChunkId& id : peer.ledger.all()) {
     const bool p2p = id.message >> 24 == kLaneP2p;
@@ -467,6 +471,7 @@ void Engine::peer_lost(int32_t rank, bool tell, const char* how) {
   Peer& lost = *peers_[rank];
   if (lost.gone || lost.said_goodbye) return;
   lost.gone = true;
+  lost_rank_ = rank;
   event(kEventPeerLost, rank, -1, 0, 0);
   for (auto& slot : lost.links)
     if (slot->diagnosis.open())

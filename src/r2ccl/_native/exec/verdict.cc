@@ -50,6 +50,7 @@ void Engine::say_goodbye(uint16_t status, const std::string& words) {
                         .bytes = static_cast<uint32_t>(n),
                         .call = finished_,
                         .message = static_cast<uint32_t>(receives),
+                        .chunk = static_cast<uint32_t>(lost_rank_ + 1),
                         .token = device_work_ == 0 && (status != 0 || !outstanding()) ? kGoodbyeSettled : 0};
     if (!peer->say(h, words.data()) && cut_off(*peer)) relay_control(*peer, h, words.data());
   }
