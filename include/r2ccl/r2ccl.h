@@ -129,6 +129,7 @@ typedef struct r2ccl_link_stats {
   uint32_t state;  // 0 up, 1 suspect, 2 down, 3 in probation
   uint32_t generation;
   uint64_t tx_bytes, rx_bytes, replayed_bytes;
+  uint32_t direct;  // what arrives is written to the device's memory
 } r2ccl_link_stats;
 
 // What is known of the rails at the two ends of a failed link: 0 nothing, 1 alive, 2 dead.
@@ -171,6 +172,8 @@ R2CCL_API int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t peer, uint32_t rail,
 // The RDMA port of a rail; gid_index -1: none (InfiniBand within a subnet). Also later, when it has changed.
 R2CCL_API int32_t r2ccl_set_rail_port(r2ccl_engine*, uint32_t rail, const char* device, uint32_t port,
                                       int32_t gid_index);
+// NICs write what arrives over the rail's queue pairs to the device's memory, where they can. Before links are made.
+R2CCL_API void r2ccl_set_rail_direct(r2ccl_engine*, uint32_t rail, int32_t direct);
 // Over the rail's RDMA port; fd is a TCP connection between the rails, which carries the handshake.
 R2CCL_API int32_t r2ccl_add_verbs_link(r2ccl_engine*, int32_t peer, uint32_t rail, int fd);
 R2CCL_API int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower);

@@ -24,8 +24,9 @@ from .plan.shares import shares
 from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
-from .topology.machine import seen_from
+from .topology.machine import REACH, seen_from
 from .topology.model import RailInfo, RankInfo
+from .topology.place import PathClass
 from .topology.rdma import drop_unusable, speak_verbs
 from .windows import open_windows
 
@@ -94,7 +95,7 @@ def _from_bootstrap(
         planner = Planner(rank, cluster, config, settled.cores, min(counts), settled.costs)
         crowded = cluster.local_size(rank) > len(os.sched_getaffinity(0))
         engine = Engine(rank, size, config, planner, crowded, device)
-        places = _connect(engine, mesh, me, ranks, cluster, config)
+        places = _connect(engine, mesh, me, ranks, cluster, config, device is not None)
     except BaseException:
         mesh.close()
         raise
@@ -161,7 +162,7 @@ def _read_costs(file: str) -> dict[str, str]:
 
 
 def _connect(
-    engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config
+    engine: Engine, mesh: Mesh, me: RankInfo, ranks: list[RankInfo], cluster: Cluster, config: Config, on_gpu: bool
 ) -> list[Place]:
     """Hands every descriptor to the engine. Links of a pair come in the same order at both ends."""
     for rail in me.rails:
@@ -169,6 +170,10 @@ def _connect(
         engine.add_rail(rail.index, rail.name, *watched, float(rail.speed_mbps or 1))
         if rail.rdma_device:
             engine.set_rail_port(rail.index, rail.rdma_device, rail.rdma_port, rail.rdma_gid)
+            if on_gpu:
+                below_one_switch = rail.reach == REACH[PathClass.SWITCH]
+                direct = below_one_switch if config.gpu_direct == "auto" else config.gpu_direct == "on"
+                engine.set_rail_direct(rail.index, direct)
     for peer, fd in sorted(mesh.oob.items()):
         engine.add_control(peer, fd, cluster.same_host(me.rank, peer))
         engine.set_host(peer, cluster.host_of(peer).index)

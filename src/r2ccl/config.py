@@ -60,6 +60,8 @@ class Config:
 
     GPUs
         cuda_library: file of the CUDA driver's library; empty: ``libcuda.so.1``.
+        gpu_direct: whether NICs write what arrives to the GPU's memory, without the host: ``on`` or ``off`` for all RDMA
+            rails; ``auto``: for those below one PCIe switch with the GPU.
 
     Plans (agreed)
         algorithm: force an algorithm by name (see ``docs/plans.md``); empty: by cost.
@@ -113,6 +115,7 @@ class Config:
     fault_script: str = ""
 
     cuda_library: str = ""
+    gpu_direct: str = "auto"
 
     algorithm: str = ""
     deterministic: bool = False
@@ -148,10 +151,9 @@ class Config:
                 f"and their headers: at least {2 * (self.chunk_bytes + KIB)}, or lower chunk_bytes"
             )
         _check_template(self.trace)
-        if self.transport not in _TRANSPORTS:
-            raise InvalidArgument(f"Config.transport = {self.transport!r}: one of {', '.join(_TRANSPORTS)}")
-        if self.log_level not in _LOG_LEVELS:
-            raise InvalidArgument(f"Config.log_level = {self.log_level!r}: one of {', '.join(_LOG_LEVELS)}")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise InvalidArgument(f"Config.{name} = {getattr(self, name)!r}: one of {', '.join(known)}")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
@@ -205,8 +207,11 @@ def _check_template(template: str) -> None:
 
 PREFIX = "R2CCL_"
 WORLD = "world"  # the communicator that init made
-_TRANSPORTS = ("auto", "tcp", "verbs")
-_LOG_LEVELS = ("debug", "info", "warning", "error")
+_CHOICES = {
+    "transport": ("auto", "tcp", "verbs"),
+    "gpu_direct": ("auto", "on", "off"),
+    "log_level": ("debug", "info", "warning", "error"),
+}
 _OTHER_VARIABLES = frozenset({"R2CCL_LAB"})  # set by r2ccl-lab for the programs that it runs
 _AGREED = (
     "chunk_bytes",

@@ -34,7 +34,7 @@ def driver(fake_driver: FakeDriver) -> Iterator[FakeDriver]:
     """The tests' driver; a test that leaves something behind in it fails."""
     before = {thing: fake_driver.count(thing) for thing in THINGS}
     yield fake_driver
-    for knob, value in {"LATE_US": 0, "MEMORY_OPS": 1, "IPC": 1, "PEER": 1, "DMA_BUF": 0}.items():
+    for knob, value in {"LATE_US": 0, "MEMORY_OPS": 1, "IPC": 1, "PEER": 1, "DMA_BUF": 0, "NIC_ACCESS": 0}.items():
         fake_driver.set(knob, value)
     for knob in ("FAIL_LAUNCH", "FAULT_KERNEL", "FAIL_ALLOCATE"):
         fake_driver.set(knob, 0)

@@ -24,6 +24,7 @@ class FakeDriver:
         lib.fake_cuda_host_address.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
         lib.fake_cuda_count.restype = ctypes.c_long
         lib.fake_cuda_launches.restype = ctypes.c_long
+        lib.fake_cuda_flushes.restype = ctypes.c_long
         self._check("cuInit", 0)
 
     def _check(self, name: str, *arguments: Any) -> None:
@@ -49,6 +50,10 @@ class FakeDriver:
     def count(self, thing: str) -> int:
         """How many of THINGS exist."""
         return int(self._lib.fake_cuda_count(thing.encode()))
+
+    def flushes(self) -> int:
+        """How often it was asked to wait for what NICs wrote."""
+        return int(self._lib.fake_cuda_flushes())
 
     def launches(self) -> int:
         """How many kernels were launched so far."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,3 +80,74 @@ def test_a_queue_pair_that_fails(cuda_library: str, verbs: Path) -> None:
     seen = on_gpus(sums, 2, cuda_library, hosts=2, rails=2, env={"FAKE_VERBS_SCRIPT": script})
     assert "struck kind=error" in verbs.read_text()
     assert seen[0][0] > 0, "the failed write, at least, was sent again"
+
+
+# -- NICs that write to the GPU's memory -------------------------------------------------------------------------------
+
+OFFERED = {"FAKE_CUDA_NIC_ACCESS": "1", "FAKE_CUDA_DMA_BUF": "1"}
+
+
+def directly(fn: Callable[..., Any], n: int, library: str, *, env: dict[str, str] | None = None, **options: Any) -> Any:
+    config = options.pop("config", None) or Config.from_env(gpu_direct="on")
+    return on_gpus(fn, n, library, config=config, env={**OFFERED, **(env or {})}, **options)
+
+
+def bytes_to_gpus(log: Path) -> int:
+    return sum(int(n) for n in re.findall(r"(\d+) bytes to other devices", log.read_text()))
+
+
+@pytest.mark.parametrize(("n", "hosts", "rails"), [(2, 2, 2), (3, 3, 1), (4, 2, 2)])
+def test_every_collective_directly(cuda_library: str, verbs: Path, n: int, hosts: int, rails: int) -> None:
+    """The GPU's memory faults when the host touches it: so nothing but NICs and GPUs moved these payloads."""
+    compared = directly(battery, n, cuda_library, knobs={"LATE_US": 200}, hosts=hosts, rails=rails)
+    assert min(compared) >= 4 * 30
+    assert bytes_to_gpus(verbs) > 1_000_000
+
+
+def direct_sums(comm: r2ccl.Communicator, arrays: CupyOnFake) -> tuple[tuple[int, int], set[bool]]:
+    found = sums(comm, arrays)
+    return found, {link["gpu_direct"] for link in comm.stats()["links"]}
+
+
+def test_all_chunks_of_a_call_go_directly(cuda_library: str, verbs: Path) -> None:
+    seen = directly(direct_sums, 2, cuda_library, hosts=2, rails=2)
+    assert all(direct == {True} for _, direct in seen)
+    assert bytes_to_gpus(verbs) >= 2 * 12 * MIB * 4
+
+
+def test_one_link_with_few_slots(cuda_library: str, verbs: Path) -> None:
+    """Chunks that must wait are moved out of the link's slots, of which the peer would find none otherwise."""
+    config = Config.from_env(chunk_bytes=16 << 10, staging_bytes=48 << 10, eager_bytes=4096, gpu_direct="on")
+    directly(battery, 3, cuda_library, config=config, knobs={"LATE_US": 500}, hosts=3, rails=1)
+    assert bytes_to_gpus(verbs) > 1_000_000
+
+
+@pytest.mark.parametrize("kind", ["error status=12", "late delay_ms=60 error_ms=20", "qp-fatal"])
+def test_a_queue_pair_that_fails_directly(cuda_library: str, verbs: Path, kind: str) -> None:
+    script = f"device=fake1 rank=0 kind={kind} min_bytes=10000 after_writes=9"
+    seen = directly(sums, 2, cuda_library, hosts=2, rails=2, env={"FAKE_VERBS_SCRIPT": script})
+    assert f"struck kind={kind.split()[0]}" in verbs.read_text()
+    assert max(replayed for replayed, _ in seen) > 0
+    assert bytes_to_gpus(verbs) > 0
+
+
+@pytest.mark.parametrize("without", ["NIC_ACCESS", "NIC", "off"])
+def test_through_the_host_where_it_cannot_be(cuda_library: str, verbs: Path, without: str) -> None:
+    env: dict[str, str] = {}
+    if without == "NIC_ACCESS":
+        env["FAKE_CUDA_NIC_ACCESS"] = "3"  # nobody could tell when what a NIC wrote is there
+    elif without == "NIC":
+        env["FAKE_VERBS_SCRIPT"] = "kind=no-dma-buf"
+    config = Config.from_env(gpu_direct="off" if without == "off" else "on")
+    seen = directly(direct_sums, 2, cuda_library, hosts=2, rails=2, env=env, config=config)
+    assert all(direct == {False} for _, direct in seen)
+    assert bytes_to_gpus(verbs) == 0
+
+
+def test_the_driver_is_asked_to_wait_for_what_nics_write(cuda_library: str, verbs: Path) -> None:
+    def ranks(comm: r2ccl.Communicator, arrays: CupyOnFake) -> int:
+        sums(comm, arrays)
+        return arrays.driver.flushes()
+
+    seen = directly(ranks, 2, cuda_library, hosts=2, rails=2, env={"FAKE_CUDA_NIC_ACCESS": "2"})
+    assert min(seen) >= 12

@@ -22,8 +22,8 @@ struct KnobName {
   long initial;
 };
 constexpr KnobName kKnobNames[kKnobs] = {
-    {"DEVICES", 2}, {"LATE_US", 0},     {"SEED", 1},         {"MEMORY_OPS", 1},    {"IPC", 1},   {"PEER", 1},
-    {"DMA_BUF", 0}, {"FAIL_LAUNCH", 0}, {"FAULT_KERNEL", 0}, {"FAIL_ALLOCATE", 0}, {"CHECK", 1},
+    {"DEVICES", 2}, {"LATE_US", 0},    {"SEED", 1},        {"MEMORY_OPS", 1},   {"IPC", 1},           {"PEER", 1},
+    {"DMA_BUF", 0}, {"NIC_ACCESS", 0}, {"FAIL_LAUNCH", 0}, {"FAULT_KERNEL", 0}, {"FAIL_ALLOCATE", 0}, {"CHECK", 1},
 };
 constexpr const char* kThingNames[kThings] = {"contexts", "device blocks", "pinned blocks", "registrations",
                                               "imports",  "streams",       "events",        "modules"};
@@ -201,6 +201,15 @@ FAKE_API Result cuDeviceGetAttribute(int* value, int attribute, DeviceId) {
       break;
     case kAttributeDmaBuf:
       *value = knob(kDmaBuf) != 0;
+      break;
+    case kAttributeNicAccess:
+      *value = knob(kNicAccess) != 0;
+      break;
+    case kAttributeFlushNicWrites:
+      *value = knob(kNicAccess) == 2 ? kFlushByHost : 0;
+      break;
+    case kAttributeWritesOrdering:
+      *value = knob(kNicAccess) == 1 ? kOrderedForOwner : 0;
       break;
     default:
       *value = 0;

@@ -32,6 +32,7 @@ enum Knob {
   kIpc,           // 0: memory cannot be shared with other processes
   kPeer,          // 0: GPUs do not reach each other
   kDmaBuf,        // 1: descriptors of memory are offered
+  kNicAccess,     // 1: NICs may write to memory; 2: and what they wrote must be asked for; 3: and cannot be
   kFailLaunch,    // the n-th launch from now on is refused, and the GPU is broken for good; 0: none
   kFaultKernel,   // the n-th launch from now on is accepted and breaks the GPU when it runs; 0: none
   kFailAllocate,  // the n-th allocation of device memory from now on is refused; 0: none

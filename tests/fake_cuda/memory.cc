@@ -318,11 +318,28 @@ FAKE_API Result cuMemGetHandleForAddressRange(void* handle, Address address, siz
   const std::lock_guard lock(m.mutex);
   const Range* r = m.find(reinterpret_cast<void*>(address), bytes);
   if (r == nullptr || r->kind != RangeKind::kDevice) return kInvalidValue;
-  *static_cast<int*>(handle) = fcntl(m.arena(r->ordinal).fd, F_DUPFD_CLOEXEC, 0);
+  // A file of its own: its position tells where the range begins.
+  const Arena& a = m.arena(r->ordinal);
+  const int fd = open(("/proc/self/fd/" + std::to_string(a.fd)).c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return kOutOfMemory;
+  lseek(fd, static_cast<off_t>(r->memory - a.memory) + static_cast<off_t>(address - r->start), SEEK_SET);
+  *static_cast<int*>(handle) = fd;
+  return kSuccess;
+}
+
+std::atomic<long> flushes{0};
+FAKE_API Result cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  if (current_context() == nullptr) return kInvalidContext;
+  if (target != kFlushCurrentContext || scope != kFlushToOwner) return kInvalidValue;
+  if (knob(kNicAccess) != 2) return kNotSupported;
+  ++flushes;
   return kSuccess;
 }
 
 // ---- for tests
+
+// How often the driver was asked to wait for what NICs wrote.
+FAKE_API long fake_cuda_flushes() { return flushes; }
 
 // Where a test finds the bytes of memory that a GPU can reach; nullptr: it cannot.
 FAKE_API void* fake_cuda_host_address(Address address, size_t bytes) {

@@ -53,6 +53,11 @@ struct Cq : ibv::Cq {
 
 struct Mr : ibv::Mr {
   int access = 0;
+  // Where the bytes are, if that is elsewhere than the address that work requests name: of a DMA-BUF.
+  uint8_t* mapped = nullptr;
+  uint8_t* at(uint64_t address) const noexcept {
+    return mapped ? mapped + (address - reinterpret_cast<uint64_t>(addr)) : reinterpret_cast<uint8_t*>(address);
+  }
 };
 
 // A datagram socket with the number of a queue pair for a name. Packets under way keep it open.
@@ -112,7 +117,7 @@ struct Context : ibv::Context {
   std::map<uint32_t, Mr*> mrs;
   uint64_t pinned_bytes = 0;
   // What was sent from elsewhere than its head, and the keys of that memory.
-  uint64_t borrowed_bytes = 0;
+  uint64_t borrowed_bytes = 0, dma_buf_bytes = 0;  // and what came to other devices' memory
   std::set<uint32_t> borrowed_keys;
 
   // With the mutex held:

@@ -14,6 +14,7 @@
 //   gid-change the port's identifiers change, with an event
 //   silent     nothing gets through any more, in silence; for_ms as above
 //   no-memory  registrations beyond limit_kb together are refused
+//   no-dma-buf memory of other devices cannot be registered
 //   options    not a fault: the bits of `status` are options of the vendor's that the device can do (else: none)
 //   no-options its queue pairs take no options, though it offers some
 //   no-qp      queue pairs cannot be made, after the first after_writes
@@ -38,7 +39,7 @@ struct Fault {
 
   // It is how the device is, and strikes where that matters.
   bool by_nature() const noexcept {
-    return kind == "no-memory" || kind == "no-qp" || kind == "options" || kind == "no-options";
+    return kind == "no-memory" || kind == "no-qp" || kind == "no-dma-buf" || kind == "options" || kind == "no-options";
   }
 };
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -212,7 +213,8 @@ EXPORT int ibv_close_device(ibv::Context* which) {
       std::abort();
     }
     context.stop = true;
-    context.script.log("closed: " + std::to_string(context.borrowed_bytes) + " bytes of other memory");
+    context.script.log("closed: " + std::to_string(context.borrowed_bytes) + " bytes of other memory, " +
+                       std::to_string(context.dma_buf_bytes) + " bytes to other devices");
   }
   context.nudge();
   context.thread.join();
@@ -249,7 +251,7 @@ EXPORT int ibv_dealloc_pd(ibv::Pd* pd) {
   return 0;
 }
 
-EXPORT ibv::Mr* ibv_reg_mr(ibv::Pd* pd, void* memory, size_t bytes, int access) {
+static ibv::Mr* register_memory(ibv::Pd* pd, uint64_t address, size_t bytes, int access, uint8_t* mapped) {
   Context& context = of(pd->context);
   std::lock_guard lock(context.mutex);
   const Fault* limit = context.script.find("no-memory");
@@ -261,9 +263,10 @@ EXPORT ibv::Mr* ibv_reg_mr(ibv::Pd* pd, void* memory, size_t bytes, int access) 
   auto* mr = new Mr;
   mr->context = pd->context;
   mr->pd = pd;
-  mr->addr = memory;
+  mr->addr = reinterpret_cast<void*>(address);
   mr->length = bytes;
   mr->access = access;
+  mr->mapped = mapped;
   static std::atomic<uint32_t> next{1};
   mr->lkey = mr->rkey = next++;
   context.mrs[mr->rkey] = mr;
@@ -271,12 +274,35 @@ EXPORT ibv::Mr* ibv_reg_mr(ibv::Pd* pd, void* memory, size_t bytes, int access) 
   return mr;
 }
 
-EXPORT int ibv_dereg_mr(ibv::Mr* mr) {
-  Context& context = of(mr->context);
+EXPORT ibv::Mr* ibv_reg_mr(ibv::Pd* pd, void* memory, size_t bytes, int access) {
+  return register_memory(pd, reinterpret_cast<uint64_t>(memory), bytes, access, nullptr);
+}
+
+// Of the other fake (tests/fake_cuda): its descriptors begin where they stand.
+EXPORT ibv::Mr* ibv_reg_dmabuf_mr(ibv::Pd* pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) {
+  Context& context = of(pd->context);
+  if (context.script.find("no-dma-buf")) {
+    context.script.log("struck kind=no-dma-buf");
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  const off_t begin = ::lseek(fd, 0, SEEK_CUR);
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin + static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) return nullptr;
+  context.script.log("dma-buf of " + std::to_string(bytes) + " bytes");
+  ibv::Mr* mr = register_memory(pd, iova, bytes, access, static_cast<uint8_t*>(mapped));
+  if (!mr) ::munmap(mapped, bytes);
+  return mr;
+}
+
+EXPORT int ibv_dereg_mr(ibv::Mr* which) {
+  Context& context = of(which->context);
   std::lock_guard lock(context.mutex);
+  auto* mr = static_cast<Mr*>(which);
   context.mrs.erase(mr->rkey);
   context.pinned_bytes -= mr->length;
-  delete static_cast<Mr*>(mr);
+  if (mr->mapped) ::munmap(mr->mapped, mr->length);
+  delete mr;
   return 0;
 }
 

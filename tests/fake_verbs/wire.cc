@@ -118,13 +118,14 @@ bool Context::gather(const Work& work, uint32_t at, uint32_t bytes, uint8_t* out
     return true;
   }
   for (const ibv::Sge& sge : work.sges) {
-    if (!find(sge.lkey, sge.addr, sge.length)) return false;
+    const Mr* mr = find(sge.lkey, sge.addr, sge.length);
+    if (!mr) return false;
     if (at >= sge.length) {
       at -= sge.length;
       continue;
     }
     const uint32_t n = std::min(bytes, sge.length - at);
-    std::memcpy(out, reinterpret_cast<const uint8_t*>(sge.addr) + at, n);
+    std::memcpy(out, mr->at(sge.addr) + at, n);
     out += n;
     bytes -= n;
     at = 0;
@@ -202,7 +203,8 @@ void Context::take_write(Qp& qp, const Packet& p, const uint8_t* payload) {
       refuse(ibv::kRemAccess);
       return;
     }
-    std::memcpy(reinterpret_cast<uint8_t*>(p.address) + p.offset, payload, p.bytes);
+    std::memcpy(mr->at(p.address) + p.offset, payload, p.bytes);
+    if (mr->mapped) dma_buf_bytes += p.bytes;
   }
   if (!p.last) return;
   if (p.has_imm && !p.lost_imm) {

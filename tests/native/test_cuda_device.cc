@@ -369,6 +369,28 @@ CASE(descriptors_of_memory_only_where_offered) {
   device->release(memory);
 }
 
+CASE(memory_for_nics_only_where_what_they_write_is_seen) {
+  const auto device = open_device();
+  int descriptor = 0;
+  CHECK(device->allocate_for_nics(1 << 20, &descriptor) == nullptr && descriptor == -1);
+  set("NIC_ACCESS", 3);
+  CHECK(device->allocate_for_nics(1 << 20, &descriptor) == nullptr);
+  for (const long access : {1, 2}) {
+    set("NIC_ACCESS", access);
+    set("DMA_BUF", access == 2);
+    void* memory = device->allocate_for_nics(1 << 20, &descriptor);
+    CHECK(memory != nullptr && (descriptor >= 0) == (access == 2));
+    const auto flushes = fake<long (*)()>("fake_cuda_flushes");
+    const long before = flushes();
+    device->see_nic_writes();
+    CHECK(flushes() - before == (access == 2));
+    if (descriptor >= 0) close(descriptor);
+    device->release(memory);
+  }
+  set("NIC_ACCESS", 0);
+  set("DMA_BUF", 0);
+}
+
 CASE(an_allocation_is_not_exported_where_that_is_refused) {
   const auto device = open_device();
   void* memory = device->allocate(8192);

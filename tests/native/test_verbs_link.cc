@@ -1,6 +1,7 @@
 // Two ends of a verbs link without engines: flow of slots both ways, counters that wrap, peers that break the protocol.
 #include <errno.h>
 
+#include <cstdlib>
 #include <functional>
 
 #include "cluster.h"
@@ -16,6 +17,8 @@ struct End final : LinkEvents {
   void arrived(Link&, const FrameHeader& h, const uint8_t* payload, bool) noexcept override {
     good &=
         h.chunk == data++ && (h.bytes == 0 || (payload[0] == (h.chunk & 255) && payload[h.bytes - 1] == payload[0]));
+    Lent kept;
+    if (keeps && link->lend(briefly, &kept)) lent.push_back({kept, payload});
   }
   // Answers at once, as the executor does.
   void control(Link& l, const FrameHeader& h, const uint8_t* payload) noexcept override {
@@ -29,11 +32,31 @@ struct End final : LinkEvents {
   uint32_t data = 0, controls = 0, data_sent = 0, controls_sent = 0;
   int error = -1;
   bool good = true;
+  bool keeps = false, briefly = true;
+  std::vector<std::pair<Lent, const uint8_t*>> lent;
+};
+
+// Stands in for a GPU's memory.
+struct Memory final : DeviceMemory {
+  void* allocate(size_t bytes, int* descriptor) noexcept override {
+    *descriptor = -1;
+    blocks += !none;
+    return none ? nullptr : std::aligned_alloc(4096, bytes);
+  }
+  void release(void* memory) noexcept override {
+    --blocks;
+    std::free(memory);
+  }
+  void see_writes() noexcept override { ++looks; }
+  bool none = false;
+  int blocks = 0, looks = 0;
 };
 
 class Pair {
  public:
-  explicit Pair(uint32_t payload = 4096, uint32_t slots = 4) : devices_(FAKE_VERBS_LIBRARY) {
+  // arrivals: of end 1.
+  explicit Pair(uint32_t payload = 4096, uint32_t slots = 4, DeviceMemory* arrivals = nullptr)
+      : devices_(FAKE_VERBS_LIBRARY) {
     const auto [a, b] = tcp_pair();
     sockets_[0] = a;
     sockets_[1] = b;
@@ -43,6 +66,8 @@ class Pair {
     std::string why;
     for (int i = 0; i < 2; ++i) {
       const VerbsPort port{"fake" + std::to_string(i), 1, 0};
+      options.answers = i == 1;
+      options.arrivals = i == 1 ? arrivals : nullptr;
       ends[i].link = make_verbs_link(1 - i, 0, sockets_[i], devices_.get(port.device, &why), port, options, &why);
       CHECK(why.empty());
     }
@@ -141,6 +166,61 @@ void last_words() {
   CHECK(!pair.ends[0].link->ready() && pair.ends[0].link->fd() < 0);
 }
 
+// Payloads that come to a device's memory and are kept there: slots count as empty in their order, and what is lent
+// outlives the link.
+void lent_payloads() {
+  Memory memory;
+  {
+    Pair pair(4096, 4, &memory);
+    if (!open_both(pair)) return;
+    End& end = pair.ends[1];
+    CHECK(end.link->delivers_to_device() && !pair.ends[0].link->delivers_to_device() && memory.blocks == 1);
+    end.keeps = true;
+    while (pair.send_data(0, 3000)) {
+    }
+    CHECK(pair.until([&] { return end.data == 4; }));
+    CHECK(end.good && end.lent.size() == 4 && memory.looks == 4);
+    end.lent[1].first.give_back();
+    end.lent[2].first.give_back();
+    for (int i = 0; i < 200; ++i) pair.poll();
+    CHECK(!pair.ends[0].link->ready());  // the oldest is still in use
+    end.lent[0].first.give_back();
+    CHECK(pair.until([&] { return pair.ends[0].link->ready(); }));
+    while (pair.send_data(0, 2000)) {
+    }
+    CHECK(pair.until([&] { return end.data == 7; }));
+    CHECK(end.good && end.lent.size() == 7);
+    CHECK(end.lent[3].second[0] == 3 && end.lent[3].second[2999] == 3);  // still what came
+    for (size_t i : {3u, 4u, 5u, 6u}) end.lent[i].first.give_back();
+    // Not briefly: half of them at most.
+    end.briefly = false;
+    CHECK(pair.until([&] { return pair.ends[0].link->ready(); }));
+    for (int i = 0; i < 3; ++i) CHECK(pair.send_data(0, 1000));
+    CHECK(pair.until([&] { return end.data == 10; }));
+    CHECK(end.lent.size() == 9 && end.good);
+    // Frames without a payload, and a fence while some are lent.
+    CHECK(pair.until([&] { return pair.ends[0].link->ready(); }));
+    CHECK(pair.send_data(0, 0));
+    CHECK(pair.until([&] { return end.data == 11; }));
+    end.link->fence();
+    CHECK(memory.blocks == 1 && end.lent[8].second[0] == 8);
+    end.lent[7].first.give_back();
+    CHECK(memory.blocks == 1);
+    end.lent[8].first.give_back();
+    CHECK(memory.blocks == 0);
+  }
+  memory.none = true;
+  VerbsDevices devices(FAKE_VERBS_LIBRARY);
+  const auto [a, b] = tcp_pair();
+  std::string why;
+  VerbsLinkOptions options;
+  options.max_payload = 4096;
+  options.arrivals = &memory;
+  const auto link = make_verbs_link(1, 0, a, devices.get("fake0", &why), {"fake0", 1, 0}, options, &why);
+  CHECK(!link->delivers_to_device() && why.find("GPU") != std::string::npos);
+  ::close(b);
+}
+
 // The end of the connection before the handshake, and a stranger's words, are errors of the link.
 void no_handshake() {
   for (const bool talks : {false, true}) {
@@ -166,6 +246,7 @@ int main() {
   more_than_the_counters_hold();
   one_slot_and_the_largest_payload();
   last_words();
+  lent_payloads();
   no_handshake();
   return result();
 }

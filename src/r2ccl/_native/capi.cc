@@ -96,6 +96,10 @@ int32_t r2ccl_set_rail_port(r2ccl_engine* e, uint32_t rail, const char* device, 
   return guarded_status([&] { of(e)->set_rail_port(rail, {device, static_cast<uint8_t>(port), gid_index}); });
 }
 
+void r2ccl_set_rail_direct(r2ccl_engine* e, uint32_t rail, int32_t direct) {
+  of(e)->set_rail_direct(rail, direct != 0);
+}
+
 int32_t r2ccl_add_shm_link(r2ccl_engine* e, int32_t peer, int memfd, uint64_t ring_bytes, int32_t lower) {
   bool mapped = false;
   const int32_t status = guarded_status([&] {

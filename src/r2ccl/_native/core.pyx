@@ -97,6 +97,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
         uint32_t state
         uint32_t generation
         uint64_t tx_bytes, rx_bytes, replayed_bytes
+        uint32_t direct
     ctypedef struct r2ccl_probe:
         int32_t peer
         uint32_t link
@@ -111,6 +112,7 @@ cdef extern from "r2ccl/r2ccl.h" nogil:
     int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
     int32_t r2ccl_add_verbs_link(r2ccl_engine*, int32_t, uint32_t, int)
     int32_t r2ccl_set_rail_port(r2ccl_engine*, uint32_t, const char*, uint32_t, int32_t)
+    void r2ccl_set_rail_direct(r2ccl_engine*, uint32_t, int32_t)
     int32_t r2ccl_register(r2ccl_engine*, const void*, size_t)
     int32_t r2ccl_unregister(r2ccl_engine*, const void*, size_t)
     size_t r2ccl_try_port(const char*, const char*, uint32_t, int32_t, char*, size_t)
@@ -511,6 +513,10 @@ cdef class Engine:
         if fd >= 0:
             self.sockets.append((fd, os.fstat(fd).st_ino))
         made(r2ccl_add_tcp_link(self.handle(), peer, rail, fd))
+
+    def set_rail_direct(self, int rail, bint direct):
+        """NICs write what arrives over the rail to the GPU's memory, where they can."""
+        r2ccl_set_rail_direct(self.handle(), rail, direct)
 
     def set_rail_port(self, int rail, str device, int port, int gid_index):
         """The RDMA port of a rail; gid_index -1: none (InfiniBand within a subnet)."""
@@ -972,7 +978,7 @@ cdef class Engine:
         }
 
     def links(self):
-        """(peer, rail, state, generation, tx_bytes, rx_bytes, replayed_bytes) of every link."""
+        """(peer, rail, state, generation, tx_bytes, rx_bytes, replayed_bytes, direct) of every link."""
         cdef r2ccl_engine* core = self.handle()
         cdef uint32_t n, i
         self.lookers += 1
@@ -986,7 +992,7 @@ cdef class Engine:
             r2ccl_links_read(core, stats, n)
         self.lookers -= 1
         return [(stats[i].peer, stats[i].rail, stats[i].state, stats[i].generation, stats[i].tx_bytes,
-                 stats[i].rx_bytes, stats[i].replayed_bytes) for i in range(n)]
+                 stats[i].rx_bytes, stats[i].replayed_bytes, stats[i].direct != 0) for i in range(n)]
 
     def wait_links_down(self, double timeout_s):
         """Sleeps until links went down or rails changed, at most timeout_s; how many links are down."""

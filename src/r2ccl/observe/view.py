@@ -60,7 +60,7 @@ class View:
             for name, address in self._rails
         ]
         links = []
-        for peer, rail, state, generation, tx, rx, replayed in self._core.links():
+        for peer, rail, state, generation, tx, rx, replayed, direct in self._core.links():
             links.append(
                 {
                     "peer": peer,
@@ -70,6 +70,7 @@ class View:
                     "tx_bytes": tx,
                     "rx_bytes": rx,
                     "replayed_bytes": replayed,
+                    "gpu_direct": direct,
                 }
             )
             if rail < len(rails):

@@ -86,6 +86,8 @@ class CudaDevice final : public Device {
   bool reach(int other_ordinal) noexcept;
   // A DMA-BUF descriptor of a range of whole host pages, for registration with a NIC; -1: not offered.
   int dma_buf(const void* memory, size_t bytes) noexcept;
+  void* allocate_for_nics(size_t bytes, int* descriptor) noexcept override;
+  void see_nic_writes() noexcept override;
 
  private:
   struct Mark {
@@ -121,6 +123,7 @@ class CudaDevice final : public Device {
   CudaPool memory_, staging_;
   CudaKernels kernels_;
   bool memory_operations_ = false;
+  std::atomic<bool> flushes_{false};  // what NICs write must be waited for
   Words* words_ = nullptr;
   std::array<Queue, static_cast<size_t>(DeviceQueue::kCount)> queues_;
   std::atomic<int64_t> look_again_ns_{0};

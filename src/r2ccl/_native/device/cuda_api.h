@@ -45,6 +45,8 @@ enum : int {
   kAttributeMajor = 75,
   kAttributeMinor = 76,
   kAttributeFlushRemoteWrites = 98,
+  kAttributeNicAccess = 116,
+  kAttributeFlushNicWrites = 117,
   kAttributeWritesOrdering = 118,
   kAttributeMemoryOperations64 = 122,
   kAttributeDmaBuf = 124,
@@ -73,6 +75,9 @@ enum : unsigned {
 };
 
 enum : int { kRangeDmaBuf = 1 };
+enum : int { kFlushByHost = 1 };                               // of kAttributeFlushNicWrites
+enum : int { kOrderedForOwner = 100 };                         // of kAttributeWritesOrdering, at least
+enum : int { kFlushCurrentContext = 0, kFlushToOwner = 100 };  // of cuFlushGPUDirectRDMAWrites
 enum : int { kCaptureNone = 0, kCaptureModeRelaxed = 2 };
 
 // X(field, symbol, parameters). Symbols carry their version, as the header's macros would choose it.
@@ -123,8 +128,9 @@ enum : int { kCaptureNone = 0, kCaptureModeRelaxed = 2 };
   X(ipc_close, cuIpcCloseMemHandle, (Address))
 
 // Not in every driver that can do the rest; a field is nullptr where the driver lacks it.
-#define R2CCL_CUDA_OPTIONAL(X)             \
-  X(function_load, cuFuncLoad, (Function)) \
+#define R2CCL_CUDA_OPTIONAL(X)                                \
+  X(function_load, cuFuncLoad, (Function))                    \
+  X(flush_nic_writes, cuFlushGPUDirectRDMAWrites, (int, int)) \
   X(range_handle, cuMemGetHandleForAddressRange, (void*, Address, size_t, int, unsigned long long))
 
 }  // namespace r2ccl::cuda

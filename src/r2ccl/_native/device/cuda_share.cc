@@ -118,4 +118,26 @@ int CudaDevice::dma_buf(const void* memory, size_t bytes) noexcept {
   return result == cuda::kSuccess ? descriptor : -1;
 }
 
+// Kernels must not see less than the host was told of: what a NIC writes here, and its word to the host, take different
+// ways. Some machines keep their order; elsewhere the driver can be asked to wait for the first.
+void* CudaDevice::allocate_for_nics(size_t bytes, int* descriptor) noexcept {
+  *descriptor = -1;
+  const bool ordered = context_.attribute(cuda::kAttributeWritesOrdering) >= cuda::kOrderedForOwner;
+  const bool can_flush = context_.driver().flush_nic_writes != nullptr &&
+                         (context_.attribute(cuda::kAttributeFlushNicWrites) & cuda::kFlushByHost) != 0;
+  if (context_.attribute(cuda::kAttributeNicAccess) == 0 || (!ordered && !can_flush)) return nullptr;
+  void* memory = allocate(bytes);
+  if (memory == nullptr) return nullptr;
+  flushes_ = !ordered;
+  *descriptor = dma_buf(memory, bytes);
+  return memory;
+}
+
+void CudaDevice::see_nic_writes() noexcept {
+  if (!flushes_.load(std::memory_order_relaxed)) return;
+  const CurrentContext current(context_);
+  context_.check(context_.driver().flush_nic_writes(cuda::kFlushCurrentContext, cuda::kFlushToOwner),
+                 "cuFlushGPUDirectRDMAWrites");
+}
+
 }  // namespace r2ccl

@@ -103,6 +103,12 @@ class Device {
   virtual void* allocate_staging(size_t bytes) noexcept { return allocate(bytes); }
   virtual void release_staging(void* memory) noexcept { release(memory); }
 
+  // Memory of the device that NICs may write: whole pages, given back by release(). *descriptor: a DMA-BUF of it, the
+  // caller's to close; -1: the NIC's driver must find it by its address. nullptr: NICs have no way to it.
+  virtual void* allocate_for_nics(size_t, int*) noexcept { return nullptr; }
+  // What NICs wrote there, and have told the host of, is seen by work that is given from now on.
+  virtual void see_nic_writes() noexcept {}
+
   // The user's streams, of devices that have such. signal(stream, word, value): writes the value to *word, in staging
   // memory, after what the stream holds now; hold: what is put on the stream from now on waits until *word >= value.
   // False: the device refused, see failure(); nothing was enqueued. Never blocks.

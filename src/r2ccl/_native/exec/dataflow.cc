@@ -695,13 +695,10 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     return;
   }
   if (fate == Fate::kEarly) {
+    if (!landing_slot) landing_slot = put_away(peer, link, h, payload, 0, false);
     if (!landing_slot) {
-      landing_slot = peer.staging.take();
-      if (!landing_slot) {
-        ++counters_.refused_frames;
-        return;
-      }
-      if (h.bytes) std::memcpy(landing_slot->data, payload, h.bytes);
+      ++counters_.refused_frames;
+      return;
     }
     landing_slot->header = h;
     landing_slot->next = peer.early;
@@ -711,7 +708,9 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
     return;
   }
   note_arrival(peer, slot, h);
-  deliver(peer, t, h, payload, landing_slot);
+  if (!landing_slot && link.delivers_to_device())
+    landing_slot = put_away(peer, link, h, payload, slot_offset(t), t.call->may_run(t.op, t.chunk));
+  deliver(peer, t, h, landing_slot ? landing_slot->data : payload, landing_slot);
 }
 
 // A chunk of a call under way: apply it now, or keep it until it may be applied.

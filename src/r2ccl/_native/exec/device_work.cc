@@ -127,7 +127,7 @@ void Engine::hand_over(DeviceQueue queue, const DeviceWork& work) {
   in_flight.work.push_back(work);
   in_flight.work.back().mark = UINT64_MAX;
   ++in_flight.unmarked;
-  ++work.call->device_work;
+  if (work.call) ++work.call->device_work;
   ++device_work_;
 }
 
@@ -175,9 +175,13 @@ bool Engine::poll_device() {
 }
 
 void Engine::complete(const DeviceWork& work) {
+  --device_work_;
+  if (work.kind == DeviceWork::kMoved) {
+    work.peer->give_back(work.slot);
+    return;
+  }
   Call& call = *work.call;
   --call.device_work;
-  --device_work_;
   const bool well = status() == Status::OK;
   switch (work.kind) {
     case DeviceWork::kApplied: {
@@ -205,7 +209,29 @@ void Engine::complete(const DeviceWork& work) {
     case DeviceWork::kKept:
       if (call.keeping == Call::Kept::kCopying) call.keeping = Call::Kept::kCopied;
       break;
+    case DeviceWork::kMoved:
+      break;  // above
   }
+}
+
+// A payload that has just arrived, where it may stay: lent by its link, or copied. What is copied by the device is
+// there for what the device is told later. nullptr: there is no room.
+Slot* Engine::put_away(Peer& peer, Link& link, const FrameHeader& h, const uint8_t* payload, size_t offset,
+                       bool briefly) noexcept {
+  const bool on_device = h.bytes > 0 && link.delivers_to_device();
+  Lent lent;
+  if (on_device && link.lend(briefly, &lent)) return peer.lent.take(lent, payload);
+  Slot* slot = peer.staging.take(offset);
+  if (!slot || h.bytes == 0) return slot;
+  if (!on_device) {
+    std::memcpy(slot->data, payload, h.bytes);
+    return slot;
+  }
+  link.lend(true, &lent);
+  device_.copy({slot->data, false}, {payload, false}, h.bytes, DType::kUint8, 0, DeviceQueue::kIn);
+  hand_over(DeviceQueue::kIn,
+            {.kind = DeviceWork::kMoved, .call = nullptr, .peer = &peer, .slot = peer.lent.take(lent, payload)});
+  return slot;
 }
 
 // An arrived chunk that may be applied, in a slot: it is used up when the device has done it.
@@ -316,7 +342,7 @@ bool Engine::settled(Call& call) {
 // After a failure: until every call has ended.
 void Engine::settle() {
   if (immediate_) return;
-  while (outstanding()) {
+  while (outstanding() || (device_work_ > 0 && !device_failed_)) {
     mark_handed_over();
     if (!poll_device()) sched_yield();
     run_dirty();

@@ -4,7 +4,9 @@
 #include <deque>
 
 #include "base/frame.h"
+#include "device/device.h"
 #include "memory/slots.h"
+#include "transport/transport.h"
 
 namespace r2ccl {
 
@@ -17,6 +19,7 @@ struct DeviceWork {
     kLocal,    // a chunk of a local op
     kLifted,   // a chunk to be sent lies in a slot
     kKept,     // what a call overwrites has been copied, or put back
+    kMoved,    // a payload that had arrived on the device, to a slot; of no call
   };
   Kind kind;
   Call* call;
@@ -30,6 +33,20 @@ struct DeviceWork {
 struct InFlight {
   std::deque<DeviceWork> work;
   size_t unmarked = 0;
+};
+
+// The engine's device as links see it.
+class DeviceArrivals final : public DeviceMemory {
+ public:
+  explicit DeviceArrivals(Device& device) noexcept : device_(device) {}
+  void* allocate(size_t bytes, int* descriptor) noexcept override {
+    return device_.allocate_for_nics(bytes, descriptor);
+  }
+  void release(void* memory) noexcept override { device_.release(memory); }
+  void see_writes() noexcept override { device_.see_nic_writes(); }
+
+ private:
+  Device& device_;
 };
 
 }  // namespace r2ccl

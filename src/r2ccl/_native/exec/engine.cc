@@ -102,6 +102,7 @@ std::unique_ptr<Link> Engine::make_link(int32_t rank, uint32_t rail, int fd, con
   options.registered = &registrations_;
   options.slots = std::bit_floor(std::min(window_, kMostSlots));
   options.answers = settings_.rank > rank;
+  options.arrivals = !immediate_ && rail < rails_.size() && rails_[rail].direct ? &arrivals_ : nullptr;
   auto link = make_verbs_link(rank, rail, fd, std::move(device), *port, options, &warning);
   if (!warning.empty()) warn("link to rank " + std::to_string(rank) + ": " + warning);
   return link;
@@ -112,6 +113,10 @@ void Engine::set_rail_port(uint32_t rail, VerbsPort port) {
   port.traffic_class = settings_.rdma_traffic_class;
   Drive drive(*this);
   if (rail < rails_.size()) rails_[rail].port = std::move(port);
+}
+
+void Engine::set_rail_direct(uint32_t rail, bool direct) {
+  if (rail < rails_.size()) rails_[rail].direct = direct;
 }
 
 void Engine::connect(int32_t rank, uint32_t rail, int fd, bool verbs) {

@@ -114,9 +114,12 @@ struct Peer final : ArrivedSet {
   bool starved = false;  // there was no slot for what could have been lifted
   std::unique_ptr<Window> window;
   bool settled = false;  // it will not write to the window any more
+  LentSlots lent;
   // A slot that held what arrived.
   void give_back(Slot* slot) noexcept {
-    if (slot->window < 0) {
+    if (slot->lent.lender) {
+      lent.give(slot);
+    } else if (slot->window < 0) {
       staging.give(slot);
     } else {
       links[0]->link->return_slot(static_cast<uint32_t>(slot->window));
@@ -160,6 +163,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void add_rail(uint32_t rail, std::string name, uint32_t ifindex, const char* address, double weight);
   // The RDMA port of a rail; also later, when it has changed.
   void set_rail_port(uint32_t rail, VerbsPort port);
+  // What arrives over the rail's queue pairs is written to the device's memory, where it can be. Before links are made.
+  void set_rail_direct(uint32_t rail, bool direct);
   // A link over a rail, from its connection; fd -1: it could not be connected yet, and may be reopened. verbs: over the
   // rail's RDMA port.
   void connect(int32_t peer, uint32_t rail, int fd, bool verbs);
@@ -239,6 +244,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
     uint32_t ifindex = 0;
     double weight = 1;
     VerbsPort port;
+    bool direct = false;
     InterfaceAddress address;
     bool carrier = true, addressed = true;
     bool up = true;
@@ -345,6 +351,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool start_late_p2p();
   void hand_over(DeviceQueue queue, const DeviceWork& work);
   void apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot);
+  Slot* put_away(Peer& peer, Link& link, const FrameHeader& header, const uint8_t* payload, size_t offset,
+                 bool briefly) noexcept;
   size_t slot_offset(const Target& target) const noexcept;
   uint32_t window_slots() const noexcept { return std::min(3 * window_, Link::kMostWindowSlots); }
   Slot* slot_to_send(Peer& peer, const uint8_t* from) noexcept;
@@ -484,6 +492,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   VerbsDevices devices_;  // these two outlive the links
   Registrations registrations_;
   Device& device_;
+  DeviceArrivals arrivals_{device_};
   const bool immediate_;  // of the device: its work is done when it returns
   ScratchPool scratch_;
   uint32_t window_;  // chunks per peer that may be sent and not yet used up

@@ -90,7 +90,8 @@ uint32_t Engine::links(r2ccl_link_stats* out, uint32_t capacity) {
                 peer->failover.generation(l),
                 slot.link->earlier_tx_bytes + slot.link->tx_bytes(),
                 slot.link->earlier_rx_bytes + slot.link->rx_bytes(),
-                slot.replayed_bytes};
+                slot.replayed_bytes,
+                slot.link->delivers_to_device()};
     }
   }
   return n;

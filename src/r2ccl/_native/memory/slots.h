@@ -9,6 +9,7 @@
 #include "base/frame.h"
 #include "device/device.h"
 #include "memory/registrations.h"
+#include "transport/transport.h"
 
 namespace r2ccl {
 
@@ -18,6 +19,7 @@ struct Slot {
   uint8_t* data = nullptr;  // in there, where whoever took it asked for
   int32_t window = -1;      // its number among the slots of a window (exec/window.h), and none of a pool
   bool filled = false;      // by a device, which takes its time: what is to be sent is there
+  Lent lent;                // data lies where it arrived, on a device; and none of a pool
   Slot* next = nullptr;
 };
 
@@ -89,6 +91,33 @@ class SlotPool {
   uint32_t capacity_;
   std::vector<std::unique_ptr<Slot>> all_;
   std::vector<Slab> slabs_;
+  Slot* free_ = nullptr;
+};
+
+// Slots for what links lend: they have no memory of their own.
+class LentSlots {
+ public:
+  Slot* take(const Lent& lent, const uint8_t* data) {
+    Slot* slot = free_;
+    if (slot) {
+      free_ = slot->next;
+    } else {
+      all_.push_back(std::make_unique<Slot>());
+      slot = all_.back().get();
+    }
+    slot->next = nullptr;
+    slot->data = const_cast<uint8_t*>(data);
+    slot->lent = lent;
+    return slot;
+  }
+  void give(Slot* slot) noexcept {
+    slot->lent.give_back();
+    slot->next = free_;
+    free_ = slot;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Slot>> all_;
   Slot* free_ = nullptr;
 };
 

@@ -82,6 +82,8 @@ class FaultyLink final : public Link, LinkEvents {
   bool prepare_sleep() noexcept override { return inner_->prepare_sleep(); }
   void awake() noexcept override { inner_->awake(); }
   bool lossless() const noexcept override { return false; }
+  bool delivers_to_device() const noexcept override { return inner_->delivers_to_device(); }
+  bool lend(bool briefly, Lent* out) noexcept override { return inner_->lend(briefly, out); }
   int fd() const noexcept override { return inner_->fd(); }
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
     events_ = &events;

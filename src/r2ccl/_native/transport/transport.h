@@ -14,6 +14,33 @@ namespace r2ccl {
 
 class Link;
 
+// A payload that a link has lent to the executor, where it arrived: it stays there until it is given back.
+class Lender {
+ public:
+  virtual ~Lender() = default;
+  virtual void take_back(uint32_t number) noexcept = 0;
+};
+struct Lent {
+  std::shared_ptr<Lender> lender;  // nullptr: nothing
+  uint32_t number = 0;
+
+  void give_back() noexcept {
+    if (lender) lender->take_back(number);
+    lender.reset();
+  }
+};
+
+// Memory of a device in which payloads arrive without the host: links write there, and nothing but the device reads.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  // See Device::allocate_for_nics.
+  virtual void* allocate(size_t bytes, int* descriptor) noexcept = 0;
+  virtual void release(void* memory) noexcept = 0;
+  // Of what a link is told to have arrived there, the device sees all from now on.
+  virtual void see_writes() noexcept = 0;
+};
+
 class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
@@ -68,6 +95,12 @@ class Link {
   // Credits through memory, where there is shared memory. False: they travel in frames.
   virtual bool publish_credit(uint8_t, uint32_t) noexcept { return false; }
   virtual bool read_credit(uint8_t, uint32_t*) noexcept { return false; }
+
+  // Payloads of kData frames come in a device's memory, which the host must not touch: `arrived` is given where.
+  virtual bool delivers_to_device() const noexcept { return false; }
+  // Within `arrived`: the payload stays where it is until it is given back. Not briefly: only while most others are not
+  // lent, so that what comes later has room. False: it must be copied.
+  virtual bool lend(bool /*briefly*/, Lent*) noexcept { return false; }
 
   // Slots of windows, where there is shared memory: the receiver gives one back; the sender asks whether it has been
   // given back `count` times in all.

@@ -26,6 +26,9 @@ enum Offset : uint32_t {
   kAtDataAddress = 56,
   kAtControlAddress = 64,
   kAtEce = 72,
+  kAtPayloadAddress = 84,
+  kAtPayloadSlotBytes = 92,
+  kAtPayloadRkey = 96,
 };
 
 template <class T>
@@ -71,6 +74,9 @@ void VerbsBlob::write(uint8_t out[kBytes]) const noexcept {
   put(out + kAtDataAddress, data_address);
   put(out + kAtControlAddress, control_address);
   put(out + kAtEce, ece);
+  put(out + kAtPayloadAddress, payload_address);
+  put(out + kAtPayloadSlotBytes, payload_slot_bytes);
+  put(out + kAtPayloadRkey, payload_rkey);
 }
 
 bool VerbsBlob::read(const uint8_t in[kBytes], VerbsBlob* out) noexcept {
@@ -91,6 +97,9 @@ bool VerbsBlob::read(const uint8_t in[kBytes], VerbsBlob* out) noexcept {
   out->data_address = get<uint64_t>(in + kAtDataAddress);
   out->control_address = get<uint64_t>(in + kAtControlAddress);
   out->ece = get_ece(in + kAtEce);
+  out->payload_address = get<uint64_t>(in + kAtPayloadAddress);
+  out->payload_slot_bytes = get<uint32_t>(in + kAtPayloadSlotBytes);
+  out->payload_rkey = get<uint32_t>(in + kAtPayloadRkey);
   return out->qp_num < 1u << 24 && out->psn < 1u << 24 && out->mtu >= 1 && out->mtu <= 5 &&
          slots_sane(out->data_slots) && slots_sane(out->control_slots);
 }

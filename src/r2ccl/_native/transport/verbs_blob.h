@@ -22,6 +22,9 @@ struct VerbsBlob {
   uint64_t data_address = 0, control_address = 0;
   uint32_t rkey = 0;
   ibv::Ece ece{};  // what the device offers; zero: nothing
+  // Where payloads of data slots go, one after the other, instead of behind their heads; address 0: there.
+  uint64_t payload_address = 0;
+  uint32_t payload_slot_bytes = 0, payload_rkey = 0;
 
   void write(uint8_t out[kBytes]) const noexcept;
   // False: it is not a blob of this version, or says what no end would.

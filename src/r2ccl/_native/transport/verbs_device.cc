@@ -58,6 +58,17 @@ ibv::Mr* VerbsDevice::pin(void* memory, size_t bytes, bool remote_write, int* er
   return mr;
 }
 
+ibv::Mr* VerbsDevice::pin_device_memory(void* memory, size_t bytes, int descriptor, int* error) noexcept {
+  if (descriptor < 0) return pin(memory, bytes, true, error);
+  ibv::Mr* mr = nullptr;
+  errno = EOPNOTSUPP;
+  if (api_->reg_dmabuf_mr)
+    mr = api_->reg_dmabuf_mr(pd_, 0, bytes, reinterpret_cast<uint64_t>(memory), descriptor,
+                             ibv::kLocalWrite | ibv::kRemoteWrite | ibv::kRelaxedOrdering);
+  if (!mr) *error = error_or(EIO);
+  return mr;
+}
+
 bool VerbsDevice::unpin(ibv::Mr* mr) noexcept { return api_->dereg_mr(mr) == 0; }
 
 void VerbsDevice::add(DeviceListener* listener) {

@@ -52,6 +52,8 @@ class VerbsDevice : public std::enable_shared_from_this<VerbsDevice> {
   // Registers memory, in the order in which writes come where the device may choose. nullptr and *error: refused
   // (ENOMEM: more than RLIMIT_MEMLOCK allows).
   ibv::Mr* pin(void* memory, size_t bytes, bool remote_write, int* error) noexcept;
+  // Memory of another device, for peers to write: by its DMA-BUF; descriptor -1: by its address.
+  ibv::Mr* pin_device_memory(void* memory, size_t bytes, int descriptor, int* error) noexcept;
   // False: the device did not let go of the memory, which must stay as it is.
   bool unpin(ibv::Mr* mr) noexcept;
 

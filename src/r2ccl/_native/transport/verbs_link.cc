@@ -11,6 +11,7 @@
 #include <cstring>
 #include <random>
 
+#include "transport/verbs_arrivals.h"
 #include "transport/verbs_sender.h"
 
 namespace r2ccl {
@@ -47,6 +48,7 @@ class VerbsLink final : public Link, DeviceListener {
     if (!device) return ENODEV;
     answers_ = options.answers;
     if (const int rc = make_slots(device, options, warning); rc != 0) return rc;
+    if (options.arrivals) make_arrivals(device, options, warning);
     const uint32_t receives = slots_->layout().data_slots + kControlSlots + kMoreReceives;
     int error = 0;
     queue_ = VerbsQueue::create(device, port, VerbsSender::depth(slots_->layout()), receives, &error);
@@ -70,6 +72,11 @@ class VerbsLink final : public Link, DeviceListener {
     mine_.rkey = slots_->rkey();
     mine_.data_address = reinterpret_cast<uint64_t>(slots_->data(0));
     mine_.control_address = reinterpret_cast<uint64_t>(slots_->control(0));
+    if (arrivals_) {
+      mine_.payload_address = reinterpret_cast<uint64_t>(arrivals_->slot(0));
+      mine_.payload_slot_bytes = arrivals_->slot_bytes();
+      mine_.payload_rkey = arrivals_->rkey();
+    }
     uint8_t blob[VerbsBlob::kBytes];
     mine_.write(blob);
     to_say_.assign(blob, blob + sizeof blob);
@@ -99,6 +106,7 @@ class VerbsLink final : public Link, DeviceListener {
     listening_ = false;
     if (queue_ && !queue_->destroy()) {
       slots_->abandon();
+      if (arrivals_) arrivals_->abandon();
       if (sender_) sender_->bounce().abandon();
     }
     if (epoll_ >= 0) ::close(epoll_);
@@ -109,6 +117,7 @@ class VerbsLink final : public Link, DeviceListener {
     queue_.reset();
     slots_.reset();
     bounce_.reset();
+    arrivals_.reset();  // but for what is lent
   }
   bool linger() noexcept override {
     if (!open_ || error_) return true;
@@ -133,6 +142,12 @@ class VerbsLink final : public Link, DeviceListener {
   bool written() const noexcept override { return unwritten() == 0; }
   int fd() const noexcept override { return epoll_; }
   bool arms() const noexcept override { return true; }
+  bool delivers_to_device() const noexcept override { return arrivals_ != nullptr; }
+  bool lend(bool briefly, Lent* out) noexcept override {
+    if (!arrivals_ || !arrivals_->lend(briefly)) return false;
+    *out = {arrivals_, arrivals_->turn()};
+    return true;
+  }
   bool fail_device() noexcept override { return queue_ && queue_->stop(); }
 
   void on_ready(LinkEvents& events, bool, bool) noexcept override {
@@ -169,6 +184,7 @@ class VerbsLink final : public Link, DeviceListener {
 
   bool prepare_sleep() noexcept override {
     if (!open_ || error_) return error_ != 0 && !told_;
+    if (arrivals_ && slots_due()) return true;  // since a device was done with some
     if (!queue_->arm()) return false;
     // What came before it was armed makes no notice.
     kept_count_ += queue_->poll(kept_ + kept_count_, kPollAtOnce - kept_count_);
@@ -196,6 +212,20 @@ class VerbsLink final : public Link, DeviceListener {
       *warning = device->name() + " has " + std::to_string(layout.data_slots) + " slots for a peer instead of " +
                  std::to_string(options.slots) + kRemedy;
     return 0;
+  }
+
+  // Without them payloads come through the host.
+  void make_arrivals(const std::shared_ptr<VerbsDevice>& device, const VerbsLinkOptions& options,
+                     std::string* warning) {
+    int error = 0;
+    const VerbsSlots::Layout& layout = slots_->layout();
+    arrivals_ = VerbsArrivals::make(device, *options.arrivals, layout.data_slots,
+                                    layout.data_slot_bytes - kDataHeadBytes, &error);
+    if (!arrivals_ && warning->empty())
+      *warning =
+          device->name() + " cannot write the GPU's memory (" + std::strerror(error) +
+          "): what arrives is copied through the host; the drivers of both must offer DMA-BUF (Linux 5.12, CUDA 11.7), "
+          "or nvidia-peermem be loaded";
   }
 
   bool watch(int fd, uint32_t what, uint64_t tag) noexcept {
@@ -343,7 +373,11 @@ class VerbsLink final : public Link, DeviceListener {
         !sender_->used_up(head.data_used, head.control_used))
       return EPROTO;
     rx_bytes_ += kDataHeadBytes + h.bytes;
-    events.arrived(*this, h, slot + kDataHeadBytes, false);
+    const auto arrivals = arrivals_;  // a fence gives up the link's own
+    const bool apart = arrivals && h.kind == FrameKind::kData && h.bytes > 0;
+    if (apart) arrivals->see_writes();
+    events.arrived(*this, h, apart ? arrivals->slot(data_got_) : slot + kDataHeadBytes, false);
+    if (arrivals) arrivals->delivered();
     ++data_got_;
     return 0;
   }
@@ -369,12 +403,16 @@ class VerbsLink final : public Link, DeviceListener {
     return 0;
   }
 
-  SlotHead used() const noexcept { return {data_got_, control_got_, 0, 0}; }
+  uint32_t data_emptied() const noexcept { return arrivals_ ? arrivals_->emptied() : data_got_; }
+  SlotHead used() const noexcept { return {data_emptied(), control_got_, 0, 0}; }
   // The peer learns of empty slots with every frame, and without one when half of them are.
-  void return_slots() noexcept {
+  bool slots_due() const noexcept {
     const SlotHead& told = sender_->told();
     const uint32_t data_half = std::max(1u, slots_->layout().data_slots / 2);
-    if (data_got_ - told.data_used < data_half && control_got_ - told.control_used < kControlSlots / 2) return;
+    return data_emptied() - told.data_used >= data_half || control_got_ - told.control_used >= kControlSlots / 2;
+  }
+  void return_slots() noexcept {
+    if (!slots_due()) return;
     bool sent = false;
     if (!error_) note(sender_->credit(used(), false, &sent));
   }
@@ -415,6 +453,7 @@ class VerbsLink final : public Link, DeviceListener {
   int epoll_ = -1;
   std::unique_ptr<VerbsSlots> slots_;   // the peer writes here
   std::unique_ptr<VerbsSlots> bounce_;  // the sender's copies, until it has them
+  std::shared_ptr<VerbsArrivals> arrivals_;
   std::unique_ptr<VerbsQueue> queue_;
   std::unique_ptr<VerbsSender> sender_;
   VerbsBlob mine_, theirs_;

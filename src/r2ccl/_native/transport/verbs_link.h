@@ -34,6 +34,8 @@ struct VerbsLinkOptions {
   RegisteredMemory* registered = nullptr;
   // Of the two ends one answers what the other's device offers; that one connects its queue pair first.
   bool answers = false;
+  // Payloads arrive there; nullptr: in the host's memory.
+  DeviceMemory* arrivals = nullptr;
 };
 
 // Takes fd; -1: not connected yet. What cannot be made is told by LinkEvents::broken; *warning then says why, or that

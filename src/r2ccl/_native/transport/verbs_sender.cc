@@ -34,7 +34,7 @@ void put(uint8_t* at, const SlotHead& head) noexcept {
 
 uint32_t VerbsSender::depth(const VerbsSlots::Layout& own) noexcept {
   const uint32_t most = payload_room(own.data_slot_bytes);
-  return own.data_slots * pieces_of(most, most) + own.control_slots + kCreditWork;
+  return own.data_slots * (pieces_of(most, most) + 1) + own.control_slots + kCreditWork;
 }
 
 bool VerbsSender::room() const noexcept {
@@ -43,7 +43,7 @@ bool VerbsSender::room() const noexcept {
   const uint32_t window = std::min(bounce_->layout().data_slots, theirs_.data_slots);
   const uint32_t most = payload_room(bounce_->layout().data_slot_bytes);
   return data_sent_ - data_used_ < window && data_sent_ - data_done_ < window &&
-         work_fits(pieces_of(most, most), bounce_->layout().control_slots + kCreditWork);
+         work_fits(pieces_of(most, most) + 1, bounce_->layout().control_slots + kCreditWork);
 }
 
 ibv::SendWr VerbsSender::make(Kind kind, ibv::Sge* sges, int count, uint64_t to, uint32_t imm, bool signal) noexcept {
@@ -80,25 +80,40 @@ int VerbsSender::write(const FrameHeader& header, const uint8_t* payload, const 
 
   const uint32_t slot_there = data_sent_ % theirs_.data_slots;
   uint64_t to = theirs_.data_address + uint64_t{slot_there} * theirs_.data_slot_bytes;
+  const uint32_t imm = immediate(Immediate::kData, slot_there);
   const uint32_t pieces = pieces_of(header.bytes, most);
   const uint32_t piece = (header.bytes + pieces - 1) / pieces;
-  ibv::SendWr list[kMostPieces];
+  ibv::SendWr list[kMostPieces + 1];
   ibv::Sge sges[kMostPieces + 1];
   sges[0] = {reinterpret_cast<uint64_t>(slot), kDataHeadBytes, bounce_->lkey()};
+  uint32_t n = 0;
+  auto add = [&](Kind kind, ibv::Sge* first, int count, uint64_t at, uint32_t rkey) {
+    list[n] = make(kind, first, count, at, imm, true);
+    list[n].wr.rdma.rkey = rkey;
+    if (n > 0) list[n - 1].next = &list[n];
+    ++n;
+  };
+  const bool apart = theirs_.payload_address != 0 && header.kind == FrameKind::kData && header.bytes > 0;
+  const uint64_t head_at = to;
+  if (apart) to = theirs_.payload_address + uint64_t{slot_there} * theirs_.payload_slot_bytes;
   for (uint32_t i = 0; i < pieces; ++i) {
     const uint32_t at = i * piece, bytes = std::min(piece, header.bytes - at);
     sges[i + 1] = {reinterpret_cast<uint64_t>(source) + at, bytes, lkey};
+    if (apart) {
+      add(Kind::kPiece, &sges[i + 1], 1, to, theirs_.payload_rkey);
+      to += bytes;
+      continue;
+    }
     ibv::Sge* first = i == 0 ? &sges[0] : &sges[i + 1];
     int count = i == 0 && bytes > 0 ? 2 : 1;
     if (i == 0 && !key.mr) {  // head and payload lie side by side
       sges[0].length += bytes;
       count = 1;
     }
-    const bool last = i + 1 == pieces;
-    list[i] = make(last ? Kind::kData : Kind::kPiece, first, count, to, immediate(Immediate::kData, slot_there), true);
+    add(i + 1 == pieces ? Kind::kData : Kind::kPiece, first, count, to, theirs_.rkey);
     to += (i == 0 ? kDataHeadBytes : 0) + bytes;
-    if (i > 0) list[i - 1].next = &list[i];
   }
+  if (apart) add(Kind::kData, &sges[0], 1, head_at, theirs_.rkey);  // after them, so it tells that all have come
   work(next_ - 1).key = key;
   borrowed_ += key.mr != nullptr;
   ++data_sent_;
