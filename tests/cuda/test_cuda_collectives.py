@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fake_driver import CupyOnFake
-from mp_checks import Checks, assert_equal, data
+from mp_checks import Checks, assert_equal, data, every_collective
 from on_device import OnDevice, on_gpus
-from test_collectives import every_collective
 
 import r2ccl
 from r2ccl import Config, ReduceOp

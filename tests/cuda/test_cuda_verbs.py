@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_driver import CupyOnFake
-from mp_checks import Checks
+from mp_checks import Checks, every_collective
 from on_device import OnDevice, on_gpus
-from test_collectives import every_collective
 
 import r2ccl
 from r2ccl import Config, EventKind

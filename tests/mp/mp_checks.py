@@ -253,3 +253,30 @@ class Checks:
             got = got.array
         assert_equal(got, want, f"rank {self.comm.rank}: {what}")
         self.compared += 1
+
+
+def uneven(size: int, count: int) -> list[int]:
+    """Counts that differ, some of them zero, of ``count`` in all or a little less."""
+    weights = [(r * 5 + 3) % 7 for r in range(size)]
+    return [count * w // max(1, sum(weights)) for w in weights]
+
+
+def every_collective(checks: Checks, count: int, roots: range | tuple[int, ...]) -> None:
+    """``count``: elements of the larger buffer."""
+    size = checks.comm.size
+    block = -(-count // size)
+    for in_place in (False, True):
+        checks.all_reduce(count, in_place=in_place)
+        checks.reduce_scatter(block, in_place=in_place)
+        checks.all_gather(block, in_place=in_place)
+        checks.all_to_all(block, in_place=in_place)
+        checks.all_gather_v(uneven(size, count), in_place=in_place)
+        checks.reduce_scatter_v(uneven(size, count), in_place=in_place)
+        for root in roots:
+            checks.reduce(count, root, in_place=in_place)
+            checks.broadcast(count, root, in_place=in_place)
+            checks.gather(block, root, in_place=in_place)
+            checks.scatter(block, root, in_place=in_place)
+    checks.all_to_all_v([[(i + 2 * j) % 4 * count // (8 * size) for j in range(size)] for i in range(size)])
+    checks.ring(count)
+    checks.comm.barrier()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mp_checks import Checks, assert_equal, data
+from mp_checks import Checks, assert_equal, data, every_collective
 
 import r2ccl
 from r2ccl import Config, ReduceOp
@@ -19,33 +19,6 @@ pytestmark = pytest.mark.timeout(60)
 
 SMALL = (0, 1, 3, 1000, 100_003)
 LARGE = 3_000_017
-
-
-def uneven(size: int, count: int) -> list[int]:
-    """Counts that differ, some of them zero, of ``count`` in all or a little less."""
-    weights = [(r * 5 + 3) % 7 for r in range(size)]
-    return [count * w // max(1, sum(weights)) for w in weights]
-
-
-def every_collective(checks: Checks, count: int, roots: range | tuple[int, ...]) -> None:
-    """``count``: elements of the larger buffer."""
-    size = checks.comm.size
-    block = -(-count // size)
-    for in_place in (False, True):
-        checks.all_reduce(count, in_place=in_place)
-        checks.reduce_scatter(block, in_place=in_place)
-        checks.all_gather(block, in_place=in_place)
-        checks.all_to_all(block, in_place=in_place)
-        checks.all_gather_v(uneven(size, count), in_place=in_place)
-        checks.reduce_scatter_v(uneven(size, count), in_place=in_place)
-        for root in roots:
-            checks.reduce(count, root, in_place=in_place)
-            checks.broadcast(count, root, in_place=in_place)
-            checks.gather(block, root, in_place=in_place)
-            checks.scatter(block, root, in_place=in_place)
-    checks.all_to_all_v([[(i + 2 * j) % 4 * count // (8 * size) for j in range(size)] for i in range(size)])
-    checks.ring(count)
-    checks.comm.barrier()
 
 
 def battery(comm: r2ccl.Communicator, large: int) -> int:

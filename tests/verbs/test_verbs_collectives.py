@@ -9,7 +9,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "mp"))
 
-from mp_checks import Checks
+from mp_checks import Checks, every_collective
 
 from r2ccl import Communicator, EventKind, ReduceOp
 from r2ccl.testing import run_ranks
@@ -28,31 +28,11 @@ def battery(comm: Communicator) -> int:
     checks = Checks(comm)
     for count in SMALL:
         every_collective(checks, count, range(comm.size))
+        checks.reduce(count, 0, ReduceOp.MAX)
     every_collective(checks, LARGE, (comm.size - 1,))
     lost = [str(event) for event in comm.events() if event.kind == EventKind.LINK_SUSPECT]
     assert not lost, lost
     return checks.compared
-
-
-def every_collective(checks: Checks, count: int, roots: range | tuple[int, ...]) -> None:
-    size = checks.comm.size
-    block = -(-count // size)
-    counts = [count * weight // 6 for weight in (3, 1, 2)][:size]
-    for in_place in (False, True):
-        checks.all_reduce(count, in_place=in_place)
-        checks.reduce_scatter(block, in_place=in_place)
-        checks.all_gather(block, in_place=in_place)
-        checks.all_to_all(block, in_place=in_place)
-        checks.all_gather_v(counts, in_place=in_place)
-        checks.reduce_scatter_v(counts, in_place=in_place)
-        for root in roots:
-            checks.reduce(count, root, ReduceOp.MAX, in_place=in_place)
-            checks.broadcast(count, root, in_place=in_place)
-            checks.gather(block, root, in_place=in_place)
-            checks.scatter(block, root, in_place=in_place)
-    checks.all_to_all_v([[(i + 2 * j) % 4 * count // (8 * size) for j in range(size)] for i in range(size)])
-    checks.ring(count)
-    checks.comm.barrier()
 
 
 @pytest.mark.parametrize("hosts", [2, 3])

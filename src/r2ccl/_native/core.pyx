@@ -16,170 +16,7 @@ from r2ccl.observe.culprits import explain
 from r2ccl.types import DType, ReduceOp
 
 
-cdef extern from "r2ccl/r2ccl.h" nogil:
-    ctypedef struct r2ccl_engine
-    ctypedef struct r2ccl_plan
-    ctypedef struct r2ccl_device
-    ctypedef struct r2ccl_op
-    ctypedef struct r2ccl_dep
-    ctypedef struct r2ccl_settings:
-        int32_t rank
-        int32_t size
-        uint64_t chunk_bytes
-        uint64_t staging_bytes
-        uint64_t eager_bytes
-        uint64_t spin_ns
-        uint64_t stall_floor_ns
-        uint64_t heartbeat_ns
-        uint64_t outage_ns
-        double stall_factor
-        int32_t failover
-        int32_t yield_when_spinning
-        uint64_t trace_records
-        const char* fault_script
-        uint64_t register_bytes
-        const char* verbs_library
-        uint8_t rdma_service_level
-        uint8_t rdma_traffic_class
-        r2ccl_device* device
-    ctypedef struct r2ccl_plan_desc:
-        uint32_t lanes
-        uint32_t op_count
-        uint32_t dep_count
-        uint32_t blocks
-        uint32_t split[2]
-        uint32_t recv_space
-        int32_t wide
-        int32_t paced
-        uint32_t window[3][2]
-        const uint64_t* weights
-        const r2ccl_op* ops
-        const r2ccl_dep* deps
-    ctypedef struct r2ccl_call_info:
-        uint64_t count
-        int32_t root
-        uint8_t collective
-        uint8_t dtype
-        uint8_t op
-        uint8_t flags
-    ctypedef struct r2ccl_call_args:
-        r2ccl_call_info info
-        const r2ccl_plan* plan
-        const void* send
-        void* recv
-        uint64_t count[2]
-        const uint64_t* cuts[2]
-        uint64_t chunk_bytes
-        uint32_t avg_ranks
-        int32_t peer
-        uint32_t epoch
-        int32_t on_stream
-        int32_t hold
-        uint32_t keep_flags
-        void* stream
-        void* keep
-        uint64_t keep_bytes
-        uint64_t timeout_ns
-    ctypedef struct r2ccl_event:
-        uint64_t time_ns
-        uint32_t kind
-        int32_t peer
-        int32_t rail
-        uint32_t detail
-        uint64_t value
-    ctypedef struct r2ccl_counters:
-        uint64_t calls, chunks_sent, chunks_received, replayed_chunks, duplicate_chunks, repairs, repair_ns
-        uint64_t last_repair_ns, events_dropped, staging_bytes, refused_frames, hedged_chunks
-        uint64_t relayed_chunks, forwarded_chunks, window_chunks
-    ctypedef struct r2ccl_link_stats:
-        int32_t peer
-        int32_t rail
-        uint32_t state
-        uint32_t generation
-        uint64_t tx_bytes, rx_bytes, replayed_bytes
-        uint32_t direct
-    ctypedef struct r2ccl_probe:
-        int32_t peer
-        uint32_t link
-        uint32_t mine
-        uint32_t theirs
-    ctypedef struct r2ccl_trace_record:
-        pass
-
-    const char* r2ccl_status_name(int32_t)
-    r2ccl_engine* r2ccl_engine_create(const r2ccl_settings*)
-    int32_t r2ccl_add_rail(r2ccl_engine*, uint32_t, const char*, uint32_t, const char*, double)
-    int32_t r2ccl_add_tcp_link(r2ccl_engine*, int32_t, uint32_t, int)
-    int32_t r2ccl_add_verbs_link(r2ccl_engine*, int32_t, uint32_t, int)
-    int32_t r2ccl_set_rail_port(r2ccl_engine*, uint32_t, const char*, uint32_t, int32_t)
-    void r2ccl_set_rail_direct(r2ccl_engine*, uint32_t, int32_t)
-    int32_t r2ccl_register(r2ccl_engine*, const void*, size_t)
-    int32_t r2ccl_unregister(r2ccl_engine*, const void*, size_t)
-    size_t r2ccl_try_port(const char*, const char*, uint32_t, int32_t, char*, size_t)
-    size_t r2ccl_take_warning(r2ccl_engine*, char*, size_t)
-    int32_t r2ccl_add_shm_link(r2ccl_engine*, int32_t, int, uint64_t, int32_t)
-    int32_t r2ccl_add_control(r2ccl_engine*, int32_t, int, int32_t)
-    int32_t r2ccl_set_host(r2ccl_engine*, int32_t, int32_t)
-    int32_t r2ccl_set_shares(r2ccl_engine*, int32_t, const double*, uint32_t)
-    int32_t r2ccl_set_rails(r2ccl_engine*, const uint32_t*)
-    uint64_t r2ccl_window_bytes(r2ccl_engine*, int32_t)
-    int32_t r2ccl_set_window(r2ccl_engine*, int32_t, void*, void*)
-    int32_t r2ccl_engine_start(r2ccl_engine*)
-    r2ccl_plan* r2ccl_plan_create(const r2ccl_plan_desc*, int32_t)
-    void r2ccl_plan_destroy(r2ccl_plan*)
-    int32_t r2ccl_submit(r2ccl_engine*, const r2ccl_call_args*, int32_t, uint64_t*)
-    int32_t r2ccl_wait(r2ccl_engine*, uint64_t, uint64_t, uint32_t*)
-    int32_t r2ccl_wait_thaw(r2ccl_engine*, uint64_t)
-    size_t r2ccl_describe_freeze(r2ccl_engine*, char*, size_t)
-    uint32_t r2ccl_epoch(r2ccl_engine*)
-    size_t r2ccl_health(r2ccl_engine*, uint32_t, uint8_t*, size_t)
-    int32_t r2ccl_test(r2ccl_engine*, uint64_t)
-    void r2ccl_detach(r2ccl_engine*, uint64_t)
-    int32_t r2ccl_hold(r2ccl_engine*, uint64_t, void*)
-    size_t r2ccl_error_text(r2ccl_engine*, char*, size_t)
-    size_t r2ccl_describe(r2ccl_engine*, uint64_t, char*, size_t)
-    int32_t r2ccl_engine_status(r2ccl_engine*)
-    void r2ccl_abort(r2ccl_engine*, const char*)
-    void r2ccl_counters_read(r2ccl_engine*, r2ccl_counters*)
-    uint32_t r2ccl_links_read(r2ccl_engine*, r2ccl_link_stats*, uint32_t)
-    uint32_t r2ccl_wait_links_down(r2ccl_engine*, uint64_t)
-    int32_t r2ccl_reopen_link(r2ccl_engine*, int32_t, uint32_t, int)
-    void r2ccl_wake_slow_loop(r2ccl_engine*)
-    void r2ccl_peer_ended(r2ccl_engine*, int32_t)
-    ctypedef struct r2ccl_quiet_peer:
-        int32_t peer
-        int32_t reset
-
-    uint32_t r2ccl_quiet_peers(r2ccl_engine*, r2ccl_quiet_peer*, uint32_t)
-    int32_t r2ccl_adopt_control(r2ccl_engine*, int32_t, int)
-    uint32_t r2ccl_lost_ranks(r2ccl_engine*, int32_t*, uint32_t)
-    void r2ccl_set_rail_identity(r2ccl_engine*, uint32_t, uint32_t, const char*)
-    uint32_t r2ccl_take_probes(r2ccl_engine*, r2ccl_probe*, uint32_t)
-    void r2ccl_report_probe(r2ccl_engine*, const r2ccl_probe*)
-    void r2ccl_post_note(r2ccl_engine*, int32_t, const void*, uint32_t)
-    uint32_t r2ccl_take_note(r2ccl_engine*, int32_t*, void*)
-    uint32_t r2ccl_events_read(r2ccl_engine*, r2ccl_event*, uint32_t)
-    uint32_t r2ccl_events_recent(r2ccl_engine*, r2ccl_event*, uint32_t)
-    char* r2ccl_survey(r2ccl_engine*, uint64_t, size_t*)
-    r2ccl_trace_record* r2ccl_trace_read(r2ccl_engine*, size_t*, uint64_t*)
-    void r2ccl_free(void*)
-    void r2ccl_engine_destroy(r2ccl_engine*, uint64_t)
-    int32_t r2ccl_host_reduce(void*, const void*, const void*, uint64_t, int32_t, int32_t, uint32_t, int32_t)
-
-    enum:
-        R2CCL_NOTE_BYTES
-        R2CCL_KEEP_SEND
-        R2CCL_KEEP_RESTORE
-        R2CCL_OK
-        R2CCL_IN_PROGRESS
-        R2CCL_INVALID_ARGUMENT
-        R2CCL_TIMEOUT
-        R2CCL_PEER_LOST
-        R2CCL_PEER_UNREACHABLE
-        R2CCL_ABORTED
-        R2CCL_MISMATCH
-        R2CCL_INTERNAL
-        R2CCL_AGAIN
+include "core_api.pxi"
 
 
 STATUS = {
@@ -236,56 +73,9 @@ cdef struct View:
     int32_t dtype
 
 
-# Formats of the buffer protocol on this platform, native order and size.
-cdef dict FORMATS = {
-    "?": DType.BOOL, "b": DType.INT8, "B": DType.UINT8, "h": DType.INT16, "H": DType.UINT16, "i": DType.INT32,
-    "I": DType.UINT32, "l": DType.INT64, "L": DType.UINT64, "q": DType.INT64, "Q": DType.UINT64, "e": DType.FLOAT16,
-    "f": DType.FLOAT32, "d": DType.FLOAT64, "Zf": DType.COMPLEX64, "Zd": DType.COMPLEX128, "c": DType.UINT8,
-}
-cdef int32_t FAST_FORMATS[128]
-memset(FAST_FORMATS, 0xff, sizeof(FAST_FORMATS))
-for _f, _d in FORMATS.items():
-    if len(_f) == 1:
-        FAST_FORMATS[ord(_f)] = int(_d)
-
-# Bit `op` is set where a type cannot be reduced with it: complex numbers have no order, bool has no average.
-cdef uint32_t NOT_REDUCIBLE[32]
-memset(NOT_REDUCIBLE, 0, sizeof(NOT_REDUCIBLE))
-NOT_REDUCIBLE[<int>DType.BOOL] = 1 << AVG
-NOT_REDUCIBLE[<int>DType.COMPLEX64] = NOT_REDUCIBLE[<int>DType.COMPLEX128] = 1 << MIN | 1 << MAX
-
-
 include "cuda.pxi"
 include "device_arrays.pxi"
-
-
-cdef int view_of(CudaDevice device, object array, bint writable, str name, View* out) except -1:
-    """Address, count and dtype of an array. NumPy arrays of standard types take the short way."""
-    if device is not None:
-        return device_view(device, array, writable, name, out)
-    cdef Py_buffer buf
-    cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (PyBUF_WRITABLE if writable else 0)
-    cdef int32_t code = -1
-    try:
-        PyObject_GetBuffer(array, &buf, flags)
-    except Exception:
-        code = -2
-    if code == -1:
-        if buf.format != NULL and buf.format[0] != 0 and buf.format[1] == 0 and buf.format[0] > 0:
-            code = FAST_FORMATS[<int>buf.format[0]]
-        out.data = <char*>buf.buf
-        out.itemsize = <uint32_t>buf.itemsize
-        out.count = <uint64_t>(buf.len // buf.itemsize) if buf.itemsize else 0
-        out.dtype = code
-        PyBuffer_Release(&buf)
-        if code >= 0:
-            return 0
-    address, count, dtype = as_buffer(array, writable, name)
-    out.data = <char*><uintptr_t>address
-    out.count = count
-    out.dtype = int(dtype)
-    out.itemsize = dtype.itemsize
-    return 0
+include "arrays.pxi"
 
 
 def try_port(str library, str device, int port, int gid_index):
@@ -300,136 +90,7 @@ def try_port(str library, str device, int port, int gid_index):
     return data[:n].decode("utf-8", "replace")
 
 
-cdef class PlanEntry:
-    """A plan in the core's form, with what a call needs to know about it."""
-
-    cdef r2ccl_plan* plan
-    cdef readonly object source
-    cdef readonly str algorithm
-    cdef readonly uint64_t chunk_bytes
-
-    def __cinit__(self):
-        self.plan = NULL
-
-    def __init__(self, source, int size, uint64_t chunk_bytes):
-        """source: a ``plan.ir.Plan``; chunk_bytes: upper limit of a chunk for calls that use it."""
-        cdef r2ccl_plan_desc d
-        cdef uint64_t[::1] weights
-        cdef const uint8_t[::1] ops = source.ops.view("u1").reshape(-1) if len(source.ops) else b"\0"
-        cdef const uint8_t[::1] deps = source.deps.view("u1").reshape(-1) if len(source.deps) else b"\0"
-        import numpy as np
-
-        memset(&d, 0, sizeof(d))
-        cumulative = np.zeros(len(source.space0.weights) + 1, np.uint64)
-        np.cumsum(np.asarray(source.space0.weights, np.uint64), out=cumulative[1:])
-        weights = cumulative
-        d.lanes = source.lanes
-        d.op_count = len(source.ops)
-        d.dep_count = len(source.deps)
-        d.blocks = len(source.space0.weights)
-        d.split[0] = source.space0.split
-        d.split[1] = source.space1.split if source.space1 is not None else source.space0.split
-        d.recv_space = 1 if source.space1 is not None else 0
-        d.wide = source.wide
-        d.paced = source.paced
-        for i, window in enumerate((source.send_window, source.recv_window, source.scratch_window)):
-            d.window[i][0], d.window[i][1] = window if window is not None else (0, 0)
-        d.weights = &weights[0]
-        d.ops = <const r2ccl_op*>&ops[0]
-        d.deps = <const r2ccl_dep*>&deps[0]
-        self.plan = r2ccl_plan_create(&d, size)
-        if self.plan == NULL:
-            raise errors.InternalError(f"the core refuses the plan {source.collective.name} {source.algorithm}")
-        self.source = source
-        self.algorithm = source.algorithm
-        self.chunk_bytes = chunk_bytes
-
-    def __dealloc__(self):
-        if self.plan != NULL:
-            r2ccl_plan_destroy(self.plan)
-
-
-cdef class Kept:
-    """What an array held before an in-place call, to put it back if the call fails."""
-
-    cdef uint64_t ticket
-    cdef char* data
-    cdef uint64_t nbytes
-    cdef bytearray copy
-    cdef object array
-
-    cdef restore(self):
-        cdef char* source = self.copy
-        cdef char* target = self.data
-        cdef uint64_t n = self.nbytes
-        with nogil:
-            memcpy(target, source, n)
-
-
-cdef class Work:
-    """Handle of one call.
-
-    ``seq`` numbers the calls of a communicator, ``plan`` names the algorithm, ``replayed`` counts the chunks of this
-    call that were sent again after a link failed. The arrays stay referenced until the call is done.
-    """
-
-    cdef Engine engine
-    cdef uint64_t ticket
-    cdef int32_t status
-    cdef uint32_t c_replayed
-    cdef double timeout_s
-    cdef object refs
-    cdef PlanEntry entry
-    cdef Kept kept
-    cdef uint32_t keep_flags  # on a device, which keeps what is overwritten itself
-    cdef View keeps
-    cdef readonly object stream  # that it is ordered on, as a number; None: the host waits
-    cdef readonly uint64_t seq
-
-    def __init__(self):
-        raise TypeError("Work is made by the methods of Communicator")
-
-    @property
-    def plan(self):
-        return self.entry.algorithm if self.entry is not None else ""
-
-    @property
-    def replayed(self):
-        return self.c_replayed
-
-    def done(self):
-        """True when the call has ended, well or not; never blocks, never raises."""
-        return (self.ticket == 0 or self.engine.core == NULL
-                or r2ccl_test(self.engine.core, self.ticket) != R2CCL_IN_PROGRESS)
-
-    def wait(self, stream=None):
-        """Host arrays: blocks until the call is done, within the timeout of the call. Device arrays: blocks nobody; what
-        is put on ``stream`` (default: CuPy's current one) from now on waits for the call. Raises what befell it."""
-        cdef int32_t status
-        cdef uintptr_t handle
-        cdef r2ccl_engine* core
-        if self.stream is None or self.done():
-            self.synchronize(None)
-            return
-        handle = stream_handle(stream, self.refs)
-        core = self.engine.handle()
-        self.engine.lookers += 1
-        with nogil:
-            status = r2ccl_hold(core, self.ticket, <void*>handle)
-        self.engine.lookers -= 1
-        if status != R2CCL_OK:
-            raise errors.InvalidArgument(f"stream = {handle:#x} cannot wait for the call: {REFUSED}")
-
-    def synchronize(self, timeout_s=None):
-        """Blocks until the call is done, at most ``timeout_s`` seconds (default: the call's). Raises what befell it."""
-        if self.ticket != 0:
-            self.engine.finish(self, self.timeout_s if timeout_s is None else timeout_s)
-        if self.status != R2CCL_OK:
-            self.engine.raise_status(self.status)
-
-    def __dealloc__(self):
-        if self.ticket != 0 and self.engine is not None:
-            self.engine.orphan(self.ticket, (self.refs, self.entry), self.kept)
+include "work.pxi"
 
 
 cdef class Engine:
@@ -447,7 +108,7 @@ cdef class Engine:
     cdef uint64_t calls
     cdef double timeout_s
     cdef str closed_error
-    cdef list sockets  # (descriptor, inode)
+    cdef dict sockets  # descriptor -> inode, as when it was handed over
     cdef list imported  # addresses of other ranks' memory
     cdef set kept  # of calls that have not ended
     cdef bytearray spare  # a copy's memory, for the next one
@@ -492,7 +153,7 @@ cdef class Engine:
         self.planner = planner
         self.timeout_s = config.timeout_s
         self.closed_error = "the communicator is closed"
-        self.sockets = []
+        self.sockets = {}
         self.imported = []
         self.kept = set()
         self.spare = bytearray()
@@ -502,6 +163,11 @@ cdef class Engine:
             raise errors.Aborted(self.closed_error)
         return self.core
 
+    cdef own(self, int fd):
+        """The descriptor is the core's from now on; -1: there is none."""
+        if fd >= 0:
+            self.sockets[fd] = os.fstat(fd).st_ino
+
     # -- before start --------------------------------------------------------------------------------------------
 
     def add_rail(self, int index, str name, int ifindex, str address, double weight):
@@ -510,8 +176,7 @@ cdef class Engine:
 
     def add_tcp_link(self, int peer, int rail, int fd):
         """fd -1: a link that could not be connected yet."""
-        if fd >= 0:
-            self.sockets.append((fd, os.fstat(fd).st_ino))
+        self.own(fd)
         made(r2ccl_add_tcp_link(self.handle(), peer, rail, fd))
 
     def set_rail_direct(self, int rail, bint direct):
@@ -524,8 +189,7 @@ cdef class Engine:
 
     def add_verbs_link(self, int peer, int rail, int fd):
         """Over the rail's RDMA port; fd: a TCP connection between the rails. -1: it could not be connected yet."""
-        if fd >= 0:
-            self.sockets.append((fd, os.fstat(fd).st_ino))
+        self.own(fd)
         made(r2ccl_add_verbs_link(self.handle(), peer, rail, fd))
 
     def add_shm_link(self, int peer, int memfd, uint64_t ring_bytes):
@@ -533,7 +197,7 @@ cdef class Engine:
             raise errors.InternalError(f"cannot map the shared memory of rank {peer}")
 
     def add_control(self, int peer, int fd, bint same_host):
-        self.sockets.append((fd, os.fstat(fd).st_ino))
+        self.own(fd)
         made(r2ccl_add_control(self.handle(), peer, fd, same_host))
 
     def set_host(self, int peer, int host):
@@ -1011,7 +675,7 @@ cdef class Engine:
         """Hands over a new connection of a link that is down; the descriptor is the core's. False: it is not down."""
         cdef r2ccl_engine* core = self.handle()
         cdef int32_t status
-        self.sockets.append((fd, os.fstat(fd).st_ino))
+        self.own(fd)
         with nogil:
             status = r2ccl_reopen_link(core, peer, link, fd)
         return status == R2CCL_OK
@@ -1157,7 +821,7 @@ cdef class Engine:
         """Another control socket to a rank; the descriptor is the core's. False: it is not wanted any more."""
         cdef r2ccl_engine* core = self.handle()
         cdef int32_t status
-        self.sockets.append((fd, os.fstat(fd).st_ino))
+        self.own(fd)
         with nogil:
             status = r2ccl_adopt_control(core, peer, fd)
         return status == R2CCL_OK
@@ -1206,7 +870,7 @@ cdef class Engine:
         """
         self.core = NULL
         self.closed_error = "the communicator belongs to the process that made it; this one was forked from it"
-        for fd, inode in self.sockets:
+        for fd, inode in self.sockets.items():
             try:
                 if os.fstat(fd).st_ino == inode:
                     os.close(fd)
@@ -1219,32 +883,7 @@ cdef class Engine:
                 r2ccl_engine_destroy(self.core, 0)
 
 
-cdef int check_reducible(int32_t dtype, int op) except -1:
-    if op < 0 or op > AVG:
-        raise errors.InvalidArgument(f"op = {op}: one of {', '.join(f'{o.name} ({int(o)})' for o in ReduceOp)}")
-    if NOT_REDUCIBLE[dtype] >> op & 1:
-        able = ", ".join(o.name for o in ReduceOp if not NOT_REDUCIBLE[dtype] >> <int>o & 1)
-        raise errors.InvalidArgument(
-            f"op = {ReduceOp(op).name} has no meaning for {DType(dtype).name.lower()} arrays: use one of {able}")
-    return 0
-
-
 cdef int made(int32_t status) except -1:
     if status != R2CCL_OK:
         raise MemoryError("r2ccl: no memory for a connection")
     return 0
-
-
-cdef int check_apart(char* a, uint64_t a_bytes, char* b, uint64_t b_bytes) except -1:
-    """Input and output are the same memory as the in-place rule says, or do not touch."""
-    if a_bytes and b_bytes and a < b + b_bytes and b < a + a_bytes:
-        raise errors.InvalidArgument(
-            f"input ({a_bytes} bytes at {<uintptr_t>a:#x}) and output ({b_bytes} bytes at {<uintptr_t>b:#x}) overlap in "
-            "part: use separate arrays, or exactly the in-place form")
-    return 0
-
-
-def host_reduce(uintptr_t dst, uintptr_t a, uintptr_t b, uint64_t count, int dtype, int op, int avg_ranks=0, int wide=0):
-    """dst = a op b on host memory, with the core's kernels; for tests. wide: bit 0 dst, 1 a, 2 b are float32."""
-    if r2ccl_host_reduce(<void*>dst, <const void*>a, <const void*>b, count, dtype, op, avg_ranks, wide) != R2CCL_OK:
-        raise errors.InvalidArgument(f"{DType(dtype).name} cannot be reduced with operator {op}")

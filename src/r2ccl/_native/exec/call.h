@@ -77,8 +77,11 @@ struct Call {
   enum class Kept : uint8_t { kNot, kCopying, kCopied, kRestored } keeping = Kept::kNot;
 
   bool p2p() const noexcept { return peer >= 0; }
-  Slot*& lift_of(const OpRun& run, uint32_t chunk) noexcept {
-    return lifted[static_cast<size_t>(run.state - states.data()) + chunk];
+  Slot*& lift_of(const OpRun& run, uint32_t chunk) noexcept { return lifted[place_of(run, chunk)]; }
+  const Slot* lift_of(const OpRun& run, uint32_t chunk) const noexcept { return lifted[place_of(run, chunk)]; }
+  // Of a chunk among all of the call's.
+  size_t place_of(const OpRun& run, uint32_t chunk) const noexcept {
+    return static_cast<size_t>(run.state - states.data()) + chunk;
   }
   uint8_t lane_of(const r2ccl_op& op) const noexcept { return p2p() ? kLaneP2p : op.lane; }
 
@@ -103,7 +106,7 @@ struct Call {
     if (!may_run(op, chunk)) return false;
     if (lifted.empty()) return true;
     const OpRun& run = ops[op];
-    const Slot* slot = lifted[static_cast<size_t>(run.state - states.data()) + chunk];
+    const Slot* slot = lift_of(run, chunk);
     return slot ? slot->filled : chunk_length(run, chunk) == 0;
   }
   uint64_t chunk_first(uint32_t chunk) const noexcept { return uint64_t{chunk} * chunk_elements; }

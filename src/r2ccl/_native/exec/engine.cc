@@ -1,4 +1,5 @@
-// Calls, threads and waiting. What happens to chunks is in dataflow.cc, what happens to links in recovery.cc.
+// Calls, threads and waiting. What happens to chunks is in dataflow.cc, sending.cc and receiving.cc, what happens to
+// links in recovery.cc.
 #include "exec/engine.h"
 
 #include <poll.h>

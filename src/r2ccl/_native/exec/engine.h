@@ -302,6 +302,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool poll_descriptors(int timeout_ms);
   bool sleep(Nanoseconds at_most_ns);
   void drive_until(const Call& call, Nanoseconds deadline);
+  void flush_acks(bool idle);
   void leave_drive();
   bool outstanding() const noexcept { return current_ || !queue_.empty() || p2p_active_ > 0 || !late_p2p_.empty(); }
   void wake_thread();
@@ -315,33 +316,33 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void mark_dirty(Call& call, uint32_t op);
   void run_dirty();
   void run_op(Call& call, uint32_t op);
+  void chunk_done(Call& call, uint32_t op, uint32_t chunk);
+
+  // sending.cc
+  int32_t pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept;
+  void relieve(Peer& peer, Nanoseconds now);
   void pump(Peer& peer);
+  bool is_ahead(const Call& call, size_t position, Nanoseconds now) const noexcept;
+  void release_held();
   static bool find_ahead(const Call& call, const PlanImage::MessageList& list, uint32_t cursor, uint32_t* op,
                          uint32_t* chunk) noexcept;
   bool pump_call(Peer& peer, Call& call, bool* waits);
-  bool is_ahead(const Call& call, size_t position, Nanoseconds now) const noexcept;
-  void release_held();
   bool issue(Peer& peer, Call& call, uint32_t op, uint32_t chunk, uint64_t* unsent);
-  int32_t pick_link(Peer& peer, uint32_t bytes, uint64_t unsent) noexcept;
-  void relieve(Peer& peer, Nanoseconds now);
   void pump_replays(Peer& peer);
-  void chunk_done(Call& call, uint32_t op, uint32_t chunk);
+  void settle_written(Peer& peer);
+
+  // receiving.cc
   Call* call_of(Peer& peer, const FrameHeader& header) noexcept;
   Fate classify(Peer& peer, const FrameHeader& header, Target* target);
+  bool abandon_landing(Peer& peer, const Target& target);
+  uint8_t* landing(Link& link, const FrameHeader& header) noexcept override;
+  void arrived(Link& link, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept override;
   void deliver(Peer& peer, const Target& target, const FrameHeader& header, const uint8_t* payload, Slot* slot);
   void combine(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload, DeviceQueue queue) noexcept;
   void apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload);
   void use_up(Peer& peer, uint8_t lane);
-  void deliver_early(Peer& peer, Call& call);
-  void settle_written(Peer& peer);
-  bool abandon_landing(Peer& peer, const Target& target);
-  void end_all();
   void note_arrival(Peer& peer, LinkSlot& slot, const FrameHeader& header);
-
-  uint8_t* landing(Link& link, const FrameHeader& header) noexcept override;
-  void arrived(Link& link, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept override;
-  void control(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept override;
-  void broken(Link& link, int error) noexcept override;
+  void deliver_early(Peer& peer, Call& call);
 
   // device_work.cc
   Status join_stream(Call& call, const r2ccl_call_args& args);
@@ -367,29 +368,34 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Nanoseconds nap_ns(Nanoseconds now) noexcept;
   void tick_deadlines(Nanoseconds now);
 
-  // recovery.cc
-  void on_control(int32_t peer, const FrameHeader& header, const uint8_t* payload) noexcept override;
-  void handle_control(Peer& peer, int32_t via, const FrameHeader& header, const uint8_t* payload);
-  void note_credit(Peer& peer, uint8_t lane, uint32_t freed);
-  void acknowledge(Peer& peer, uint32_t link, const ChunkId& id);
-  void acknowledged(Peer& peer, const Sent& sent);
+  // acks.cc
   void send_acks(Peer& peer, uint32_t link, bool flush = true);
   void tell_detoured(Peer& peer, int32_t via);
   uint32_t ack_link(Peer& peer, uint32_t link) noexcept;
-  void send_all_credits(Peer& peer);
+  void send_relayed_acks(Peer& peer);
   void send_all_acks();
-  void flush_acks(bool idle);
+  void send_all_credits(Peer& peer);
+  void note_credit(Peer& peer, uint8_t lane, uint32_t freed);
+  void acknowledge(Peer& peer, uint32_t link, const ChunkId& id);
+  void acknowledged(Peer& peer, const Sent& sent);
+
+  // recovery.cc
+  void control(Link& link, const FrameHeader& header, const uint8_t* payload) noexcept override;
+  void on_control(int32_t peer, const FrameHeader& header, const uint8_t* payload) noexcept override;
+  void handle_control(Peer& peer, int32_t via, const FrameHeader& header, const uint8_t* payload);
   void goodbye(Peer& peer, const FrameHeader& header, const uint8_t* payload);
-  void say_goodbye(uint16_t status, const std::string& words);
+  void broken(Link& link, int error) noexcept override;
   void suspect(Peer& peer, uint32_t link, uint32_t cause, uint64_t value = 0);
   void carry_out(Peer& peer);
   void fence(Peer& peer, uint32_t link);
   void answer(Peer& peer, int32_t via, const FrameHeader& header, const void* payload = nullptr);
   void spread(Peer& peer, const FrameHeader& header, const void* payload, int32_t except_link);
+  bool needs(const Peer& peer) const noexcept;
   void peer_lost(int32_t rank, bool tell, const char* how);
+
+  // ticks.cc
   void tick(Nanoseconds now);
   void tick_peer(Peer& peer, Nanoseconds now);
-  bool needs(const Peer& peer) const noexcept;
   void heard(Peer& peer, Nanoseconds now) noexcept;
   void compare_if_stuck(Nanoseconds now);
 
@@ -404,12 +410,14 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   Peer* pick_relay(const Peer& to, int32_t from, int32_t by, uint32_t most_handed, uint32_t most_passes,
                    uint32_t* passes) noexcept;
   bool relay_ready(Peer& to) noexcept;
+  Slot* copy_for(Peer& to, const FrameHeader& header, const uint8_t* payload) noexcept;
   bool relay(Peer& to, const FrameHeader& header, const uint8_t* payload, int32_t before = -1);
   void relay_control(Peer& to, const FrameHeader& header, const void* payload);
   Peer& relay_owner(uint32_t token) noexcept;
   void give_relayed(Slot* slot);
   void hand_control(Peer& next, const FrameHeader& header, const void* payload);
   bool write_passing(Peer& next);
+  bool write_slot(LinkSlot& over, Slot* slot);
   void settle_passing(LinkSlot& slot);
   void drop_passing(LinkSlot& slot);
   void drop_queue(Peer& next);
@@ -426,7 +434,6 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void relay_heard(Peer& peer, const Peer& by, Nanoseconds now);
   void relay_confirmed(Peer& peer, const Sent& sent);
   bool resend(Peer& peer, Sent& sent, Nanoseconds now);
-  void send_relayed_acks(Peer& peer);
   void tick_relay(Peer& peer, Nanoseconds now);
 
   // control.cc
@@ -463,6 +470,8 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void leave_agreement(int32_t rank);
 
   // verdict.cc
+  void say_goodbye(uint16_t status, const std::string& words);
+  void end_all();
   void fail(Status status, const std::string& text);
   void mismatch(Peer& peer, const FrameHeader& header);
   void raise_alarm(uint64_t sequence);

@@ -94,6 +94,15 @@ void Engine::give_relayed(Slot* slot) {
   if (owner.blocked && status() == Status::OK) mark_dirty(owner);
 }
 
+// Over the link, which has the slot until it has written it. False: it takes none now.
+bool Engine::write_slot(LinkSlot& over, Slot* slot) {
+  settle_passing(over);
+  if (!over.link->write(slot->header, slot->data)) return false;
+  over.passing.push_back(slot);
+  settle_passing(over);
+  return true;
+}
+
 void Engine::settle_passing(LinkSlot& slot) {
   if (!slot.link->written()) return;
   for (Slot* passed : slot.passing) give_relayed(passed);
@@ -125,8 +134,7 @@ bool Engine::write_passing(Peer& next) {
     return false;
   }
   LinkSlot& over = *next.links[l];
-  settle_passing(over);
-  if (!over.link->write(slot->header, slot->data)) {
+  if (!write_slot(over, slot)) {
     next.blocked = true;
     return false;
   }
@@ -136,8 +144,6 @@ bool Engine::write_passing(Peer& next) {
     passed_on_ns_ = monotonic_ns();
     if (trace_) trace_pass(next.rank, static_cast<int32_t>(over.link->rail()), slot->header);
   }
-  over.passing.push_back(slot);
-  settle_passing(over);
   if (over.link->take_wake_request()) next.say({.kind = FrameKind::kWake});
   return true;
 }

@@ -21,7 +21,6 @@ constexpr Nanoseconds kAskNs = 200 * kMillisecond, kAliveNs = 1'500 * kMilliseco
 constexpr Nanoseconds kResendNs = 500 * kMillisecond;
 constexpr double kResendFactor = 4;
 constexpr uint32_t kMostDoublings = 4;
-constexpr size_t kIdsPerFrame = 1000;
 constexpr Nanoseconds kSilentFloors = 2;
 
 // Frames about a link or a process that is next door; and none goes round twice.
@@ -67,18 +66,26 @@ bool Engine::relay_ready(Peer& to) noexcept {
   return slot != nullptr;
 }
 
+// A copy of a chunk for the peer: where it goes, its first copy may be acknowledged meanwhile, and the memory of its
+// call given back. nullptr: there is no slot.
+Slot* Engine::copy_for(Peer& to, const FrameHeader& header, const uint8_t* payload) noexcept {
+  Slot* slot = to.relay.slots.take();
+  if (!slot) return nullptr;
+  if (header.bytes) std::memcpy(slot->data, payload, header.bytes);
+  slot->header = header;
+  slot->header.token = relay_token(settings_.rank, to.rank);  // whose slot it is
+  return slot;
+}
+
 // Hands a copy of the chunk to another rank, to `before` only if no other takes it. False: none takes it now.
 bool Engine::relay(Peer& to, const FrameHeader& header, const uint8_t* payload, int32_t before) {
   const uint32_t most = std::max(1u, window_ / 4);
   uint32_t passes;
   Peer* by = pick_relay(to, -1, before, most, kMostPasses, &passes);
   if (!by && before >= 0) by = pick_relay(to, -1, -1, most, kMostPasses, &passes);
-  Slot* slot = by ? to.relay.slots.take() : nullptr;
+  Slot* slot = by ? copy_for(to, header, payload) : nullptr;
   if (!slot) return false;
-  if (header.bytes) std::memcpy(slot->data, payload, header.bytes);
-  slot->header = header;
   slot->header.kind = FrameKind::kRelay;
-  slot->header.token = relay_token(settings_.rank, to.rank);
   slot->header.freed = passes;
   to.relay.chosen = by->rank;
   ++by->relay.handed;
@@ -164,26 +171,6 @@ void Engine::relay_taken_in(Peer& peer, const FrameHeader& relayed, const uint8_
   }
 }
 
-// Acknowledgements of what came round, and the credits, if they have no straight way.
-void Engine::send_relayed_acks(Peer& peer) {
-  std::vector<ChunkId>& acks = peer.relay.acks;
-  const bool cut = cut_off(peer);
-  if (acks.empty() && !(cut && !peer.due_lanes.empty())) return;
-  while (!acks.empty()) {
-    const size_t n = std::min(acks.size(), kIdsPerFrame);
-    std::vector<ChunkId> ids(acks.begin(), acks.begin() + static_cast<ptrdiff_t>(n));
-    for (ChunkId& id : ids) id = wire_order(id);
-    spread(peer, {.kind = FrameKind::kAck, .bytes = static_cast<uint32_t>(n * sizeof(ChunkId))}, ids.data(), -1);
-    acks.erase(acks.begin(), acks.begin() + static_cast<ptrdiff_t>(n));
-  }
-  if (!cut) return;
-  for (uint8_t lane : peer.due_lanes) {
-    peer.credit_due[lane] = false;
-    spread(peer, {.kind = FrameKind::kCredit, .lane = lane, .freed = peer.freed[lane]}, nullptr, -1);
-  }
-  peer.due_lanes.clear();
-}
-
 // A chunk that went round has been acknowledged.
 void Engine::relay_confirmed(Peer& peer, const Sent& sent) {
   --peers_[sent.through]->relay.handed;
@@ -202,14 +189,11 @@ bool Engine::resend(Peer& peer, Sent& sent, Nanoseconds now) {
   uint32_t& handed_before = peers_[before]->relay.handed;
   --handed_before;
   if (has_way(peer)) {
-    Slot* slot = peer.relay.slots.take();
+    Slot* slot = copy_for(peer, sent.header, sent.payload);
     if (!slot) {
       ++handed_before;
       return false;
     }
-    if (sent.header.bytes) std::memcpy(slot->data, sent.payload, sent.header.bytes);
-    slot->header = sent.header;
-    slot->header.token = relay_token(settings_.rank, peer.rank);  // whose slot it is; nobody reads it there
     ++peer.relay.handed;
     peer.relay.queue.push_back(slot);
     mark_dirty(peer);

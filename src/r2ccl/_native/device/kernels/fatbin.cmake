@@ -12,6 +12,15 @@ if(R2CCL_CUDA STREQUAL "OFF")
   return()
 endif()
 
+# Without kernels nothing else is kept from being built, unless they were asked for. A macro: it returns from here.
+macro(r2ccl_do_without level)
+  if(R2CCL_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "R2CCL_CUDA=ON, and ${ARGN}")
+  endif()
+  message(${level} "r2ccl: no kernels for GPUs: ${ARGN}")
+  return()
+endmacro()
+
 # Python's packages: nvidia/cu13 (CUDA 13 and later), nvidia/cuda_nvcc (CUDA 12).
 execute_process(
   COMMAND ${Python_EXECUTABLE} -c "import sys; print(';'.join(f'{p}/nvidia/{d}' for p in sys.path if p for d in ('cu13', 'cuda_nvcc')))"
@@ -22,21 +31,13 @@ endif()
 find_program(R2CCL_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH
   PATHS /usr/local/cuda /opt/cuda ${r2ccl_python_nvidia} PATH_SUFFIXES bin)
 if(NOT R2CCL_NVCC)
-  if(R2CCL_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "R2CCL_CUDA=ON, and there is no nvcc: install a CUDA toolkit or nvidia-cuda-nvcc, or set R2CCL_NVCC")
-  endif()
-  message(STATUS "r2ccl: no nvcc, so no kernels for GPUs")
-  return()
+  r2ccl_do_without(STATUS "there is no nvcc: install a CUDA toolkit or nvidia-cuda-nvcc, or set R2CCL_NVCC")
 endif()
 
 execute_process(COMMAND ${R2CCL_NVCC} --list-gpu-arch OUTPUT_VARIABLE r2ccl_known RESULT_VARIABLE r2ccl_failed)
 execute_process(COMMAND ${R2CCL_NVCC} --version OUTPUT_VARIABLE r2ccl_nvcc_version ERROR_QUIET)
 if(r2ccl_failed)
-  if(R2CCL_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "${R2CCL_NVCC} does not run")
-  endif()
-  message(WARNING "r2ccl: no kernels for GPUs, because ${R2CCL_NVCC} does not run")
-  return()
+  r2ccl_do_without(WARNING "${R2CCL_NVCC} does not run")
 endif()
 set(r2ccl_gencode)
 foreach(arch IN LISTS R2CCL_CUDA_ARCHS)
@@ -56,18 +57,14 @@ if(r2ccl_nvcc_version MATCHES "release ([0-9]+)" AND CMAKE_MATCH_1 GREATER_EQUAL
   list(APPEND r2ccl_nvcc_options --compress-mode=size)
 endif()
 
-# An nvcc that cannot work here, beside a newer compiler of C++ for instance, must not keep the rest from being built.
+# An nvcc may not be able to work here, beside a newer compiler of C++ for instance.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/probe.cu "#include <cstdint>\n__global__ void probe(uint64_t* p) { *p = 1; }\n")
 execute_process(
   COMMAND ${R2CCL_NVCC} ${r2ccl_nvcc_options} -gencode arch=compute_${r2ccl_newest},code=sm_${r2ccl_newest} -fatbin
     -o ${CMAKE_CURRENT_BINARY_DIR}/probe.fatbin ${CMAKE_CURRENT_BINARY_DIR}/probe.cu
   RESULT_VARIABLE r2ccl_failed OUTPUT_VARIABLE r2ccl_said ERROR_VARIABLE r2ccl_said)
 if(r2ccl_failed)
-  if(R2CCL_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "${R2CCL_NVCC} cannot compile for ${R2CCL_CUDA_ARCHS}:\n${r2ccl_said}")
-  endif()
-  message(WARNING "r2ccl: no kernels for GPUs, because ${R2CCL_NVCC} cannot compile:\n${r2ccl_said}")
-  return()
+  r2ccl_do_without(WARNING "${R2CCL_NVCC} cannot compile for ${R2CCL_CUDA_ARCHS}:\n${r2ccl_said}")
 endif()
 
 set(r2ccl_kernels ${CMAKE_CURRENT_SOURCE_DIR}/device/kernels)
