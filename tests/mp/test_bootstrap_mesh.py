@@ -20,7 +20,7 @@ import pytest
 
 from r2ccl.bootstrap import Deadline, resolve
 from r2ccl.bootstrap.agree import check_agreed
-from r2ccl.bootstrap.mesh import Mesh, connect_mesh, relink
+from r2ccl.bootstrap.mesh import LinkEnd, Mesh, connect_mesh, relink
 from r2ccl.bootstrap.shared import segment_bytes
 from r2ccl.config import Config
 from r2ccl.topology import RankInfo
@@ -400,7 +400,8 @@ def test_links_can_be_dialled_again_through_listeners_that_were_kept_open() -> N
         bound = {sock.getsockname()[0] for sock in mesh.listeners.sockets}
         assert bound <= {"127.0.0.1", "127.0.0.2", "127.0.0.3", "::1"}, "a job on one machine listens on loopback only"
         assert "secret" not in repr(mesh)
-        fresh = relink(mesh.around, [(1 - me, 1, 1)], Deadline(5))
+        fresh: list[LinkEnd] = []
+        relink(mesh.around, [(1 - me, 1, 1)], Deadline(5), fresh.append)
         mesh.links += fresh
         check_mesh(mesh, ranks, me)
         return [(link.my_rail, link.peer_rail) for link in fresh]
@@ -410,6 +411,36 @@ def test_links_can_be_dialled_again_through_listeners_that_were_kept_open() -> N
 
     found, _logs = run(2, configure, work, keep_listening=True)
     assert found == {0: [(1, 1)], 1: [(1, 1)]}
+
+
+def test_a_link_is_handed_over_at_once_and_again_when_the_dialler_begins_anew() -> None:
+    """Case of a soak: an end that waited for another link kept this one to itself, and then refused the next one; the
+    dialler saw no sign of life on the first, gave it up, and so on for ever."""
+
+    def work(mesh: Mesh, ranks: list[RankInfo]) -> list[float]:
+        me = int(os.environ["RANK"])
+        assert mesh.around is not None
+        times: list[float] = []
+
+        def on_up(end: LinkEnd) -> None:
+            assert (end.my_rail, end.peer_rail) == (1, 1)
+            times.append(time.monotonic() - begin)
+            os.close(end.fd)
+
+        begin = time.monotonic()
+        if me == 0:
+            relink(mesh.around, [(1, 1, 1), (1, 2, 2)], Deadline(3), on_up)  # nobody dials the second one
+        else:
+            for _ in range(3):
+                relink(mesh.around, [(0, 1, 1)], Deadline(2), on_up)
+        return times
+
+    def configure(rank: int) -> Config:
+        return Config(rails=THREE_RAILS, host_id=str(rank), init_timeout_s=8)
+
+    found, _logs = run(2, configure, work, keep_listening=True)
+    assert [len(times) for times in found.values()] == [3, 3], found
+    assert max(found[0]) < 2.5, "before the run is over"
 
 
 def test_ranks_of_one_host_must_agree_on_shared_memory() -> None:

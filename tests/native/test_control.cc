@@ -79,6 +79,31 @@ struct Pair {
 
 }  // namespace
 
+CASE(a_peer_that_does_not_know_that_its_control_socket_leads_nowhere_is_told_over_a_link) {
+  Pair pair;
+  pair.reset_control();
+  const Nanoseconds end = monotonic_ns() + 5 * kSecond;
+  size_t told = 0;
+  std::vector<std::vector<uint8_t>> payloads;
+  while (told == 0 && monotonic_ns() < end)
+    for (const int fd : pair.peer.links)
+      for (const FrameHeader& h : pair.peer.hear(fd, &payloads, 20)) told += h.kind == FrameKind::kReplaced;
+  CHECK(told > 0);
+  CHECK(pair.adopts());
+}
+
+CASE(a_control_socket_whose_other_end_is_closed_is_replaced) {
+  Pair pair;
+  int32_t reset = -1;
+  CHECK(!pair.quiet(0.2, &reset));
+  pair.peer.say(pair.peer.links[1], {.kind = FrameKind::kReplaced});
+  CHECK(pair.quiet(2, &reset) && reset == 0);
+  CHECK(pair.adopts() && !pair.lost(0.3));
+  // One that comes late costs another socket, no more.
+  pair.peer.say(pair.peer.links[1], {.kind = FrameKind::kReplaced});
+  CHECK(pair.quiet(2, &reset) && pair.adopts() && !pair.lost(0.3));
+}
+
 CASE(the_end_of_a_control_socket_is_the_end_of_the_process) {
   Pair p;
   p.close_control();

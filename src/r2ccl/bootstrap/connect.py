@@ -27,10 +27,19 @@ _CHECK_S = 0.1
 
 
 class Connector:
-    """Runs until every connection is settled or the deadline has passed. ``connections`` then holds the outcome."""
+    """Runs until every connection is settled or the deadline has passed. ``connections`` then holds the outcome.
 
-    def __init__(self, around: Around, wanted: Sequence[Wanted]) -> None:
+    on_up: takes each rail's socket as soon as it is up. A rank that begins anew does not know what the other end holds of
+    its earlier runs: what a later run dials replaces it.
+    """
+
+    def __init__(
+        self, around: Around, wanted: Sequence[Wanted], on_up: Callable[[Wanted, socket.socket], None] | None = None
+    ) -> None:
         self._around = around
+        around.runs += 1
+        self._run = around.runs
+        self._on_up = on_up
         self._loop = Loop()
         self.connections = {(w.place, w.control): Connection(w) for w in wanted}
         self._unsettled = set(self.connections)
@@ -161,6 +170,7 @@ class Connector:
             "to": wanted.peer,
             "rail": wanted.my_rail,
             "peer_rail": wanted.peer_rail,
+            "run": self._run,
             "attempt": connection.attempt,
         }
         machine = ClientHandshake(self._around.keys.secret, self._around.keys.job, hello)
@@ -203,9 +213,10 @@ class Connector:
         connection = self._of(hello)
         if connection is None or connection.wanted.peer <= me.rank:
             return f"rank {me.rank} expects no such connection"
-        if type(hello.get("attempt")) is not int or not 0 < hello["attempt"] < 1 << 31:
-            return "the attempt is not a number"
-        if hello["attempt"] <= connection.attempt:
+        for count in ("run", "attempt"):
+            if type(hello.get(count)) is not int or not 0 < hello[count] < 1 << 31:
+                return f"the {count} is not a number"
+        if (hello["run"], hello["attempt"]) <= (connection.run, connection.attempt):
             return "a later attempt was quicker"
         return None
 
@@ -225,7 +236,7 @@ class Connector:
             sock.close()
             return
         connection.close()  # an earlier attempt, which the dialler has given up
-        connection.attempt = hello["attempt"]
+        connection.run, connection.attempt = hello["run"], hello["attempt"]
         self._up(connection, sock)
 
     def _up(self, connection: Connection, sock: socket.socket) -> None:
@@ -239,9 +250,14 @@ class Connector:
             connection.reason = error.strerror or str(error)
             self._note(connection)
             return
-        connection.sock = sock
         connection.reason = ""
         self._progress_s = time.monotonic()
+        if self._on_up is not None and not connection.wanted.is_oob:
+            connection.handed_over = True
+            self._on_up(connection.wanted, sock)
+            self._note(connection)
+            return
+        connection.sock = sock
         if not connection.wanted.is_oob:
             self._watch_over(connection.wanted.peer, self._grace_s)
         elif connection.needs_segment:

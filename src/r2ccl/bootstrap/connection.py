@@ -19,8 +19,10 @@ class Connection:
     wanted: Wanted
     sock: socket.socket | None = None
     attempt: int = 0  # the dialler's count; both ends must hold the same one
+    run: int = 0  # the dialler's, see Around.runs: its attempts count from there
     reason: str = ""
     given_up: bool = False
+    handed_over: bool = False  # its socket is somebody else's now
     segment: int | None = None  # shared memory that came over this control connection
     needs_segment: bool = False
     dial: Dial | None = None
@@ -28,7 +30,11 @@ class Connection:
     @property
     def settled(self) -> bool:
         """Whether nothing more is to be waited for."""
-        return self.given_up or (self.sock is not None and (self.segment is not None or not self.needs_segment))
+        return (
+            self.given_up
+            or self.handed_over
+            or (self.sock is not None and (self.segment is not None or not self.needs_segment))
+        )
 
     def close(self) -> None:
         """Release its descriptors."""

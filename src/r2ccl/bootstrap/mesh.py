@@ -7,7 +7,8 @@ tells the others what came up, and keeps what both ends have.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from os import close as close_fd
 
@@ -23,7 +24,7 @@ from .listeners import Listeners, open_listeners
 from .route import Around, Keys
 from .settle import Outcome, settle
 from .shared import segment_bytes
-from .wanted import link_between, lonely_rails, require_rails, wanted_by
+from .wanted import Wanted, link_between, lonely_rails, require_rails, wanted_by
 
 log = logging.getLogger("r2ccl.bootstrap")
 
@@ -133,26 +134,26 @@ def relink(
     around: Around,
     links: Sequence[tuple[int, int, int]],
     deadline: Deadline,
+    on_up: Callable[[LinkEnd], None],
     controls: Sequence[tuple[int, int, int]] = (),
-) -> list[LinkEnd]:
-    """Dial or accept links again, (peer, my rail, peer's rail) each, while the job runs; what came up by the deadline.
+) -> None:
+    """Dial or accept links again, (peer, my rail, peer's rail) each, while the job runs, until the deadline at the latest.
 
-    Both ends call it for the same link at about the same time, with listeners that were kept open. An end may hold a
-    link that the other one has given up; its first use tells. controls: the same for connections over rails that are to
-    take the place of control connections.
+    ``on_up`` gets each as soon as it is up: the other end may be using it already. Both ends call this for the same link
+    at about the same time, with listeners that were kept open. An end may hold a link that the other one has given up; its
+    first use tells, and the same link may come up again in the same run. controls: the same for connections over rails that
+    are to take the place of control connections.
     """
     wanted = [
         replace(link_between(around.me, around.ranks[peer], mine, theirs), down="", control=control)
         for places, control in ((links, False), (controls, True))
         for peer, mine, theirs in places  # down: it was so at the start
     ]
-    connector = Connector(around, wanted)
-    connector.run(deadline)
-    return [
-        LinkEnd(*c.wanted.place, c.sock.detach(), c.wanted.control)
-        for c in connector.connections.values()
-        if c.sock is not None
-    ]
+
+    def hand_over(which: Wanted, sock: socket.socket) -> None:
+        on_up(LinkEnd(*which.place, sock.detach(), which.control))
+
+    Connector(around, wanted, hand_over).run(deadline)
 
 
 def _hand_over(around: Around, connector: Connector, outcome: Outcome) -> Mesh:

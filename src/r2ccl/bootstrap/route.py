@@ -32,6 +32,7 @@ class Around:
     keys: Keys
     hint: str | None = None  # own address on the way to rank 0: gives link-local addresses of peers their scope
     segment_bytes: int = 0  # 0: no shared memory
+    runs: int = 0  # how often this rank has begun to connect
 
 
 def route(around: Around, wanted: Wanted, attempt: int) -> tuple[int, SocketAddress | str, SocketAddress | None, str]:

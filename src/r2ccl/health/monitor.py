@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from .._native.core import Engine
 from ..bootstrap.base import Deadline
-from ..bootstrap.mesh import relink
+from ..bootstrap.mesh import LinkEnd, relink
 from ..bootstrap.route import Around
 from ..config import Config
 from ..errors import R2cclError
@@ -140,26 +140,31 @@ class Monitor:
             return False
         self._identities.renew()
         self._renew_ports({p.my_rail for p in down})
+        by_rails = {(p.peer, p.my_rail, p.peer_rail): p for p in down}
+        any_up = False
+
+        def on_up(end: LinkEnd) -> None:
+            nonlocal any_up
+            any_up = True
+            if end.control:
+                log.info("control frames to rank %d go over rail %d now", end.peer, end.my_rail)
+                self._engine.adopt_control(end.peer, end.fd)
+            else:
+                log.info("link to rank %d over rail %d is connected again", end.peer, end.my_rail)
+                place = by_rails[(end.peer, end.my_rail, end.peer_rail)]
+                self._engine.reopen_link(place.peer, place.number, end.fd)
+
         try:
-            ends = relink(
+            relink(
                 self._around,
                 [(p.peer, p.my_rail, p.peer_rail) for p in down],
                 Deadline(_ATTEMPT_S),
+                on_up,
                 [(p.peer, p.my_rail, p.peer_rail) for p in controls],
             )
         except OSError as error:
             log.info("connecting again: %s", error)
-            return False
-        by_rails = {(p.peer, p.my_rail, p.peer_rail): p for p in down}
-        for end in ends:
-            if end.control:
-                log.info("control frames to rank %d go over rail %d now", end.peer, end.my_rail)
-                self._engine.adopt_control(end.peer, end.fd)
-                continue
-            place = by_rails[(end.peer, end.my_rail, end.peer_rail)]
-            log.info("link to rank %d over rail %d is connected again", end.peer, end.my_rail)
-            self._engine.reopen_link(place.peer, place.number, end.fd)
-        return bool(ends)
+        return any_up
 
     def _renew_ports(self, rails: set[int]) -> None:
         """The place of a rail's address in its port's table, or the device itself, may be another one now."""

@@ -38,7 +38,8 @@ enum class FrameKind : uint8_t {
   kRelayControl = 23,  // likewise a control frame: payload: its header and its payload
   kRelayRefused = 24,  // the receiver's kRelay or kRelayControl with this `token` and `freed` is not passed on; flags
                        // 1: a chunk, named by `call`, `message` and `chunk`
-  kReplaced = 25,      // last on a control socket whose place another one takes: its end is not the end of the process
+  kReplaced = 25,      // last on a control socket whose place another one takes: its end is not the end of the process.
+                       // Over a link: the sender's end of the control socket is closed, the receiver's is of no use
 };
 
 // A kind that this version knows. (Two kinds of one number would not compile here.)

@@ -12,6 +12,7 @@ namespace {
 
 constexpr Nanoseconds kAskEveryNs = 100'000'000;
 constexpr Nanoseconds kMuteNs = 500'000'000;
+constexpr Nanoseconds kTellEveryNs = 500'000'000;
 
 }  // namespace
 
@@ -25,6 +26,16 @@ void Engine::tick_control(Peer& peer, bool any_usable, Nanoseconds now) {
       peer.say({.kind = FrameKind::kPing, .token = peer.ping_token});
     }
     wanted = now - std::max(peer.control_heard_ns, peer.outage_since_ns) > kMuteNs;
+  }
+  if (wanted && !peer.control->open() && any_usable && now - peer.control_asked_ns > kTellEveryNs) {
+    // The peer may not know that its end leads nowhere, and would connect no other one.
+    peer.control_asked_ns = now;
+    for (uint32_t l = 0; l < peer.links.size(); ++l) {
+      LinkSlot& slot = *peer.links[l];
+      if (!peer.failover.usable(l) || slot.ended_ns) continue;
+      slot.link->say({.kind = FrameKind::kReplaced});
+      break;
+    }
   }
   if (wanted && !peer.control_wanted) wake_slow_loop();
   peer.control_wanted = wanted;

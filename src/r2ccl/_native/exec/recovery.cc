@@ -129,7 +129,14 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       break;
     }
     case FrameKind::kReplaced:
-      if (via == -1 && peer.control) peer.control->expect_end();
+      if (!peer.control) break;
+      if (via == -1) {
+        peer.control->expect_end();
+      } else if (via >= 0 && peer.control->open() && !peer.control->same_host()) {
+        peer.control->close();
+        peer.control_wanted = true;
+        wake_slow_loop();
+      }
       break;
     case FrameKind::kQuery:
       send_all_credits(peer);
