@@ -150,3 +150,26 @@ def test_the_driver_is_asked_to_wait_for_what_nics_write(cuda_library: str, verb
 
     seen = directly(ranks, 2, cuda_library, hosts=2, rails=2, env={"FAKE_CUDA_NIC_ACCESS": "2"})
     assert min(seen) >= 12
+
+
+def test_chunks_that_must_wait_block_nobody(cuda_library: str, verbs: Path) -> None:
+    """A message that is not yet expected, then more chunks of a call over the same link than it has slots."""
+
+    def ranks(comm: r2ccl.Communicator, arrays: CupyOnFake) -> None:
+        device = OnDevice(comm, arrays)
+        for _ in range(3):
+            message = arrays.asarray(np.arange(50_000, dtype=np.float32) + comm.rank)
+            if comm.rank == 0:
+                work = comm.send(message, 1, async_op=True)
+            total = np.full(MIB, 1.0 + comm.rank, np.float32)
+            device.all_reduce(total)
+            assert (total == 3).all()
+            if comm.rank == 0:
+                work.synchronize()
+            else:
+                comm.recv(message, 0, async_op=True).synchronize()
+                assert (arrays.view(message) == np.arange(50_000, dtype=np.float32)).all()
+
+    config = Config.from_env(chunk_bytes=64 << 10, staging_bytes=1 << 20, gpu_direct="on")
+    directly(ranks, 2, cuda_library, config=config, hosts=2, rails=1)
+    assert bytes_to_gpus(verbs) > 3 * MIB

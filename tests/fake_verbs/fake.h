@@ -101,7 +101,8 @@ struct Qp : ibv::Qp {
   std::deque<uint64_t> receives;
   Nanoseconds moved_ns = 0;
   bool ack_due = false;
-  uint32_t options = 0;
+  bool options_set = false;
+  uint32_t options = 0;  // in effect: none unless they were set
 };
 
 struct Context : ibv::Context {

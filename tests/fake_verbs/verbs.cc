@@ -362,7 +362,6 @@ EXPORT ibv::Qp* ibv_create_qp(ibv::Pd* pd, ibv::QpInitAttr* init) {
   qp->recv_cq = init->recv_cq;
   qp->cap = init->cap;
   qp->state = ibv::kReset;
-  qp->options = options_of(context);
   epoll_event e{};
   e.events = EPOLLIN | EPOLLOUT | EPOLLET;
   e.data.u32 = qp->qp_num;
@@ -405,7 +404,8 @@ EXPORT int ibv_query_ece(ibv::Qp* which, ibv::Ece* out) {
   Context& context = of(which->context);
   std::lock_guard lock(context.mutex);
   if (options_of(context) == 0) return EOPNOTSUPP;
-  *out = {kVendor, of(which).options, 0};
+  const Qp& qp = of(which);
+  *out = {kVendor, qp.options_set ? qp.options : options_of(context), 0};
   return 0;
 }
 
@@ -413,13 +413,14 @@ EXPORT int ibv_set_ece(ibv::Qp* which, ibv::Ece* ece) {
   Context& context = of(which->context);
   std::lock_guard lock(context.mutex);
   Qp& qp = of(which);
-  if (options_of(context) == 0) return EOPNOTSUPP;
-  if (qp.state >= ibv::kRtr || (ece->vendor_id != 0 && ece->vendor_id != kVendor)) return EINVAL;
-  if (ece->vendor_id != 0 && context.script.find("no-options")) {
+  if (options_of(context) == 0 || ece->vendor_id == 0) return EOPNOTSUPP;  // as the library says
+  if (qp.state >= ibv::kRtr || ece->vendor_id != kVendor) return EINVAL;
+  if (context.script.find("no-options")) {
     context.script.log("struck kind=no-options");
     return EINVAL;
   }
-  qp.options = ece->vendor_id != 0 ? ece->options & options_of(context) : 0;
+  qp.options_set = true;
+  qp.options = ece->options & options_of(context);
   return 0;
 }
 

@@ -99,7 +99,10 @@ CASE(a_control_socket_whose_other_end_is_closed_is_replaced) {
   pair.peer.say(pair.peer.links[1], {.kind = FrameKind::kReplaced});
   CHECK(pair.quiet(2, &reset) && reset == 0);
   CHECK(pair.adopts() && !pair.lost(0.3));
-  // One that comes late costs another socket, no more.
+  // One that comes late means the socket before; one that comes later still this one.
+  pair.peer.say(pair.peer.links[1], {.kind = FrameKind::kReplaced});
+  CHECK(!pair.quiet(0.3, &reset));
+  ::usleep(900'000);
   pair.peer.say(pair.peer.links[1], {.kind = FrameKind::kReplaced});
   CHECK(pair.quiet(2, &reset) && pair.adopts() && !pair.lost(0.3));
 }

@@ -151,7 +151,12 @@ def relink(
     ]
 
     def hand_over(which: Wanted, sock: socket.socket) -> None:
-        on_up(LinkEnd(*which.place, sock.detach(), which.control))
+        fd = sock.detach()
+        try:
+            on_up(LinkEnd(*which.place, fd, which.control))
+        except BaseException:  # the engine has ended: it took nothing
+            close_fd(fd)
+            raise
 
     Connector(around, wanted, hand_over).run(deadline)
 

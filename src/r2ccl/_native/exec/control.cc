@@ -62,7 +62,7 @@ bool Engine::adopt_control(int32_t rank, int fd) {
   Peer& peer = *peers_[rank];
   peer.control->give_way();
   peer.control = std::make_unique<ControlSocket>(rank, fd, false, true);
-  peer.control_heard_ns = monotonic_ns();
+  peer.control_heard_ns = peer.control_adopted_ns = monotonic_ns();
   peer.control_wanted = peer.control_reset = false;
   watch_control(peer);
   peer.say({.kind = FrameKind::kQuery});  // credits may have been lost

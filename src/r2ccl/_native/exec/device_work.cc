@@ -214,20 +214,20 @@ void Engine::complete(const DeviceWork& work) {
   }
 }
 
-// A payload that has just arrived, where it may stay: lent by its link, or copied. What is copied by the device is
-// there for what the device is told later. nullptr: there is no room.
+// A payload that has just arrived, where it may stay: where it lies if it is applied at once, else a copy. What the
+// device copies is there for what it is told later. nullptr: there is no room.
 Slot* Engine::put_away(Peer& peer, Link& link, const FrameHeader& h, const uint8_t* payload, size_t offset,
-                       bool briefly) noexcept {
+                       bool at_once) noexcept {
   const bool on_device = h.bytes > 0 && link.delivers_to_device();
   Lent lent;
-  if (on_device && link.lend(briefly, &lent)) return peer.lent.take(lent, payload);
+  if (on_device && at_once && link.lend(&lent)) return peer.lent.take(lent, payload);
   Slot* slot = peer.staging.take(offset);
   if (!slot || h.bytes == 0) return slot;
   if (!on_device) {
     std::memcpy(slot->data, payload, h.bytes);
     return slot;
   }
-  link.lend(true, &lent);
+  link.lend(&lent);
   device_.copy({slot->data, false}, {payload, false}, h.bytes, DType::kUint8, 0, DeviceQueue::kIn);
   hand_over(DeviceQueue::kIn,
             {.kind = DeviceWork::kMoved, .call = nullptr, .peer = &peer, .slot = peer.lent.take(lent, payload)});

@@ -97,7 +97,7 @@ struct Peer final : ArrivedSet {
   int32_t host = -1;  // ranks of one host have the same; -1: unknown
   std::vector<std::unique_ptr<LinkSlot>> links;
   std::unique_ptr<ControlSocket> control;
-  Nanoseconds control_heard_ns = 0, control_asked_ns = 0;
+  Nanoseconds control_heard_ns = 0, control_asked_ns = 0, control_adopted_ns = 0;
   bool control_wanted = false;                   // another control socket, since this one is closed or mute
   bool control_reset = false;                    // it was closed by the network, or by the peer's end
   Nanoseconds heard_ns = 0, alive_since_ns = 0;  // over any path; since when without a long break
@@ -353,7 +353,7 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   void hand_over(DeviceQueue queue, const DeviceWork& work);
   void apply_later(Peer& peer, Call& call, uint32_t op, Slot* slot);
   Slot* put_away(Peer& peer, Link& link, const FrameHeader& header, const uint8_t* payload, size_t offset,
-                 bool briefly) noexcept;
+                 bool at_once) noexcept;
   size_t slot_offset(const Target& target) const noexcept;
   uint32_t window_slots() const noexcept { return std::min(3 * window_, Link::kMostWindowSlots); }
   Slot* slot_to_send(Peer& peer, const uint8_t* from) noexcept;

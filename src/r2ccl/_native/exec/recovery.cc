@@ -14,6 +14,8 @@ namespace r2ccl {
 namespace {
 
 constexpr Nanoseconds kMillisecond = 1'000'000;
+// What was said of a control socket may still be under way when another one has taken its place; it is said again.
+constexpr Nanoseconds kStaleNs = 1'000 * kMillisecond;
 
 std::vector<ChunkId> ids_of(const FrameHeader& h, const uint8_t* payload) {
   std::vector<ChunkId> ids(h.bytes / sizeof(ChunkId));
@@ -132,7 +134,8 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       if (!peer.control) break;
       if (via == -1) {
         peer.control->expect_end();
-      } else if (via >= 0 && peer.control->open() && !peer.control->same_host()) {
+      } else if (via >= 0 && peer.control->open() && !peer.control->same_host() &&
+                 now > peer.control_adopted_ns + kStaleNs) {  // it may mean the one before
         peer.control->close();
         peer.control_wanted = true;
         wake_slow_loop();
@@ -177,9 +180,9 @@ void Engine::goodbye(Peer& peer, const FrameHeader& h, const uint8_t* payload) {
   event(kEventPeerClosed, peer.rank, -1, h.flags, 0);
   leave_agreement(peer.rank);
   // Whoever saw the end first may have been cut off before it could tell everybody.
-  const int32_t lost = static_cast<int32_t>(h.chunk) - 1;
-  if (lost >= 0 && lost != settings_.rank && static_cast<size_t>(lost) < peers_.size() && status() == Status::OK)
-    peer_lost(lost, false, "as another rank reports");
+  const uint32_t lost = h.chunk - 1;
+  if (h.chunk != 0 && lost < peers_.size() && peers_[lost] && status() == Status::OK)
+    peer_lost(static_cast<int32_t>(lost), false, "as another rank reports");
   if (h.flags != 0) return;  // it failed: what becomes of calls that need it is decided in tick_peer
   for (const ChunkId& id : peer.ledger.all()) {
     const bool p2p = id.message >> 24 == kLaneP2p;

@@ -98,9 +98,10 @@ class Link {
 
   // Payloads of kData frames come in a device's memory, which the host must not touch: `arrived` is given where.
   virtual bool delivers_to_device() const noexcept { return false; }
-  // Within `arrived`: the payload stays where it is until it is given back. Not briefly: only while most others are not
-  // lent, so that what comes later has room. False: it must be copied.
-  virtual bool lend(bool /*briefly*/, Lent*) noexcept { return false; }
+  // Within `arrived`: the payload stays where it is until it is given back. Slots are filled in turn, so one that is
+  // kept blocks the link before long: only for as long as a device works on it, never for something that others must do
+  // first.
+  virtual bool lend(Lent*) noexcept { return false; }
 
   // Slots of windows, where there is shared memory: the receiver gives one back; the sender asks whether it has been
   // given back `count` times in all.

@@ -1,7 +1,7 @@
 // Slots of a verbs link in the memory of a GPU: payloads arrive there, heads in VerbsSlots (verbs_slots.h).
 //
-// The executor may keep a slot for a while (Lent); slots count as empty in the order in which they were filled, as the
-// peer expects. What is lent when the link ends stays alive until it is given back.
+// The executor may keep a slot while the GPU works on it (Lent); slots count as empty in the order in which they were
+// filled, as the peer expects. What is lent when the link ends stays alive until it is given back.
 #pragma once
 #include <unistd.h>
 
@@ -48,14 +48,11 @@ class VerbsArrivals final : public Lender {
   void abandon() noexcept { abandoned_ = true; }
 
   void see_writes() noexcept { memory_.see_writes(); }
-  // The slot whose turn it is; false: too many are lent already.
-  bool lend(bool briefly) noexcept {
-    if (!briefly && 2 * lent_count_ >= lent_.size()) return false;
+  // The slot whose turn it is; its number.
+  uint32_t lend() noexcept {
     lent_[filled_ % lent_.size()] = true;
-    ++lent_count_;
-    return true;
+    return filled_;
   }
-  uint32_t turn() const noexcept { return filled_; }
   // It has been delivered: the next one's turn.
   void delivered() noexcept {
     ++filled_;
@@ -63,7 +60,6 @@ class VerbsArrivals final : public Lender {
   }
   void take_back(uint32_t number) noexcept override {
     lent_[number % lent_.size()] = false;
-    --lent_count_;
     pass();
   }
   // How many are empty again, cumulative: all before the oldest that is lent.
@@ -86,7 +82,7 @@ class VerbsArrivals final : public Lender {
   uint32_t slot_bytes_;
   bool abandoned_ = false;
   std::vector<bool> lent_;
-  uint32_t lent_count_ = 0, filled_ = 0, emptied_ = 0;
+  uint32_t filled_ = 0, emptied_ = 0;
 };
 
 }  // namespace r2ccl

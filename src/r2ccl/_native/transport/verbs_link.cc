@@ -143,9 +143,9 @@ class VerbsLink final : public Link, DeviceListener {
   int fd() const noexcept override { return epoll_; }
   bool arms() const noexcept override { return true; }
   bool delivers_to_device() const noexcept override { return arrivals_ != nullptr; }
-  bool lend(bool briefly, Lent* out) noexcept override {
-    if (!arrivals_ || !arrivals_->lend(briefly)) return false;
-    *out = {arrivals_, arrivals_->turn()};
+  bool lend(Lent* out) noexcept override {
+    if (!arrivals_) return false;
+    *out = {arrivals_, arrivals_->lend()};
     return true;
   }
   bool fail_device() noexcept override { return queue_ && queue_->stop(); }
@@ -278,14 +278,13 @@ class VerbsLink final : public Link, DeviceListener {
   int meet() noexcept {
     if (!VerbsBlob::read(heard_, &theirs_)) return EPROTO;
     if (theirs_.link_layer != mine_.link_layer || theirs_.data_slot_bytes != mine_.data_slot_bytes ||
-        theirs_.control_slot_bytes < sizeof(SlotHead) + sizeof(FrameHeader))
+        theirs_.control_slot_bytes < sizeof(SlotHead) + sizeof(FrameHeader) ||
+        (theirs_.payload_address != 0 && theirs_.payload_slot_bytes < theirs_.data_slot_bytes - kDataHeadBytes))
       return EPROTO;
     if (!answers_) return 0;
     // What the peer offers, as far as this device can do it; what came of it is known when it is connected.
     const bool kin = mine_.ece.vendor_id != 0 && mine_.ece.vendor_id == theirs_.ece.vendor_id;
-    if (!kin || queue_->agree(theirs_.ece) != 0) {
-      if (const int rc = queue_->agree({}); rc != 0) return rc;
-    }
+    if (!kin || queue_->agree(theirs_.ece) != 0) queue_->agree({});
     return connect();
   }
 

@@ -71,18 +71,21 @@ void VerbsQueue::describe(VerbsBlob* mine) const noexcept {
   mine->lid = port_attr_.lid;
   mine->mtu = static_cast<uint8_t>(port_attr_.active_mtu);
   mine->link_layer = port_attr_.link_layer;
-  mine->ece = device_->ece_fails() ? ibv::Ece{} : agreed();
+  mine->ece = device_->ece_fails() ? ibv::Ece{} : query_ece();
 }
 
+// Nothing is set where nothing is agreed on: the library knows no word for that, and devices then use no options.
 int VerbsQueue::agree(const ibv::Ece& ece) noexcept {
-  ibv::Ece given = ece;
+  agreed_ = false;
+  if (ece.vendor_id == 0) return 0;
   const ibv::Api& api = device_->api();
+  ibv::Ece given = ece;
   const int rc = api.set_ece ? api.set_ece(qp_, &given) : EOPNOTSUPP;
-  // One that knows no options has none to take back.
-  return ece.vendor_id == 0 && rc == EOPNOTSUPP ? 0 : rc;
+  agreed_ = rc == 0;
+  return rc;
 }
 
-ibv::Ece VerbsQueue::agreed() const noexcept {
+ibv::Ece VerbsQueue::query_ece() const noexcept {
   const ibv::Api& api = device_->api();
   ibv::Ece ece{};
   return api.query_ece && api.query_ece(qp_, &ece) == 0 && ece.options != 0 ? ece : ibv::Ece{};

@@ -22,8 +22,8 @@ class VerbsQueue {
   void describe(VerbsBlob* mine) const noexcept;
   // Before it is connected: the options that both ends shall have; zero: none. 0 or errno.
   int agree(const ibv::Ece& ece) noexcept;
-  // Those with which it was connected.
-  ibv::Ece agreed() const noexcept;
+  // Those with which it is connected.
+  ibv::Ece agreed() const noexcept { return agreed_ ? query_ece() : ibv::Ece{}; }
   // To RTS. 0 or errno.
   int connect(const VerbsBlob& mine, const VerbsBlob& theirs) noexcept;
 
@@ -55,6 +55,8 @@ class VerbsQueue {
   VerbsQueue(std::shared_ptr<VerbsDevice> device, VerbsPort port) noexcept
       : device_(std::move(device)), port_(std::move(port)) {}
   int make(uint32_t sends, uint32_t receives) noexcept;
+  // What the device can do, before anything is agreed on.
+  ibv::Ece query_ece() const noexcept;
 
   std::shared_ptr<VerbsDevice> device_;
   VerbsPort port_;
@@ -64,6 +66,7 @@ class VerbsQueue {
   ibv::Cq* cq_ = nullptr;
   ibv::Qp* qp_ = nullptr;
   uint32_t max_inline_ = 0;
+  bool agreed_ = false;
 };
 
 // Why queue pairs cannot be made on the port, as far as a try tells; empty: they can, or could if it were not down.
