@@ -6,6 +6,7 @@ An emulated processor is the bottleneck of both, so the ratio says what the libr
 from __future__ import annotations
 
 import re
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from tools.rdma_guest.traffic import rank_config
 
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
-MESSAGE, MESSAGES = 4 * MIB, 12
+MESSAGE, MESSAGES = 32 * MIB, 3
+ROUNDS = 3
 
 
 def stream(comm: Communicator) -> float:
@@ -77,13 +79,22 @@ def perftest_mbs(rails: Rails, used: int) -> float:
 def test_beside_perftest(rails: Rails, capsys: pytest.CaptureFixture[str]) -> None:
     def config(rank: int) -> object:
         nics = f"{rails.nic(rank, 0)},{rails.nic(rank, 1)}"
-        return rank_config(rails, rank, rails=nics, chunk_bytes=256 << 10, stall_floor_ms=2000.0)
+        sizes = {"chunk_bytes": MIB, "staging_bytes": 24 * MIB, "shm_ring_bytes": 4 * MIB}
+        return rank_config(rails, rank, rails=nics, stall_floor_ms=2000.0, **sizes)
 
-    # In turns, and the best of each: the machine below has other work as well.
-    raw = ours = 0.0
-    for _ in range(2):
-        raw = max(raw, perftest_mbs(rails, 2))
-        ours = max(ours, *run_ranks(stream, 2, config=config, timeout_s=80))
+    # In turns: the machine below has other work as well.
+    raw, ours = [], []
+    for _ in range(ROUNDS):
+        raw.append(perftest_mbs(rails, 2))
+        ours.append(min(run_ranks(stream, 2, config=config, timeout_s=80)))
+    ratio = statistics.median(ours) / statistics.median(raw)
     with capsys.disabled():
-        print(f"\ntwo rails, 4 MiB messages: {ours:.1f} MB/s; ib_write_bw: {raw:.1f} MB/s; ratio {ours / raw:.2f}")
-    assert ours > 0
+        print(
+            f"\ntwo rails, messages of {MESSAGE // MIB} MiB: {statistics.median(ours):.1f} MB/s; ib_write_bw: "
+            f"{statistics.median(raw):.1f} MB/s; ratio {ratio:.2f} (ours {mbs(ours)}, its {mbs(raw)})"
+        )
+    assert min(ours) > 0
+
+
+def mbs(values: list[float]) -> str:
+    return ", ".join(f"{value:.0f}" for value in values)
