@@ -34,12 +34,20 @@ struct State {
   std::mutex mutex;
   ContextRecord contexts[kMaxDevices];
 
+  pid_t reader = 0;
+
   State() {
+    read_environment();
+    for (int d = 0; d < kMaxDevices; ++d) contexts[d].ordinal = d;
+  }
+  // Once in each process: one that was forked off may have an environment of its own.
+  void read_environment() {
+    if (reader == getpid()) return;
+    reader = getpid();
     for (int k = 0; k < kKnobs; ++k) {
       const char* text = std::getenv((std::string("FAKE_CUDA_") + kKnobNames[k].name).c_str());
       knobs[k] = text != nullptr && *text != 0 ? std::atol(text) : kKnobNames[k].initial;
     }
-    for (int d = 0; d < kMaxDevices; ++d) contexts[d].ordinal = d;
   }
 };
 
@@ -224,6 +232,7 @@ FAKE_API Result cuDevicePrimaryCtxRetain(Context* context, DeviceId device) {
   *context = context_of(device);
   if (*context == nullptr) return kInvalidValue;
   const std::lock_guard lock(state().mutex);
+  state().read_environment();
   ++(*context)->retained;
   count(kContexts, 1);
   return (*context)->broken;

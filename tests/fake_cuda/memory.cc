@@ -27,6 +27,7 @@ size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 struct Arena {
   int fd = -1;
+  pid_t owner = 0;  // a process that was forked off has memory of its own
   char* window = nullptr;
   char* memory = nullptr;
   std::map<size_t, size_t> blocks;  // offset, bytes
@@ -51,7 +52,9 @@ struct Memory {
 
   Arena& arena(int ordinal) {
     Arena& a = arenas[ordinal];
-    if (a.fd < 0) {
+    if (a.owner != getpid()) {
+      if (!a.blocks.empty()) die("a process was forked while its GPU had memory in use");
+      a.owner = getpid();
       a.fd = memfd_create("fake_cuda", MFD_CLOEXEC);
       if (a.fd < 0 || ftruncate(a.fd, kArenaBytes) != 0) die("no memfd for device memory");
       a.window = reserve(kArenaBytes);
