@@ -42,8 +42,9 @@ R2CCL_API int32_t r2ccl_cuda_probe(const char* library, char* why, size_t size);
 // NULL: why.
 R2CCL_API r2ccl_device* r2ccl_cuda_open(const char* library, int32_t ordinal, char* why, size_t size);
 R2CCL_API void r2ccl_device_close(r2ccl_device*);
-// 1: streams wait by memory operations; 0: by small kernels.
+// Its PCI address; empty: the driver does not say.
 R2CCL_API void r2ccl_device_bus_id(r2ccl_device*, char* out, size_t size);
+// 1: streams wait by memory operations; 0: by small kernels.
 R2CCL_API int32_t r2ccl_device_memory_operations(r2ccl_device*);
 // Blocks handed out and not given back.
 R2CCL_API uint64_t r2ccl_device_blocks(r2ccl_device*);

@@ -24,9 +24,8 @@ from .plan.shares import shares
 from .planner import Planner
 from .topology.cluster import Cluster
 from .topology.discover import describe_self
-from .topology.machine import REACH, seen_from
+from .topology.machine import goes_direct, seen_from
 from .topology.model import RailInfo, RankInfo
-from .topology.place import PathClass
 from .topology.rdma import drop_unusable, speak_verbs
 from .windows import open_windows
 
@@ -171,9 +170,7 @@ def _connect(
         if rail.rdma_device:
             engine.set_rail_port(rail.index, rail.rdma_device, rail.rdma_port, rail.rdma_gid)
             if on_gpu:
-                below_one_switch = rail.reach == REACH[PathClass.SWITCH]
-                direct = below_one_switch if config.gpu_direct == "auto" else config.gpu_direct == "on"
-                engine.set_rail_direct(rail.index, direct)
+                engine.set_rail_direct(rail.index, goes_direct(rail, config.gpu_direct))
     for peer, fd in sorted(mesh.oob.items()):
         engine.add_control(peer, fd, cluster.same_host(me.rank, peer))
         engine.set_host(peer, cluster.host_of(peer).index)

@@ -33,8 +33,7 @@ struct State {
   std::atomic<long> counts[kThings] = {};
   std::mutex mutex;
   ContextRecord contexts[kMaxDevices];
-
-  pid_t reader = 0;
+  pid_t reader = 0;  // of the environment
 
   State() {
     read_environment();

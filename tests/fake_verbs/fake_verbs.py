@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -38,3 +39,18 @@ def environment(library: Path, log: Path) -> dict[str, str]:
         # A fake NIC is a thread: on a busy machine it falls silent for longer than any real one would.
         "R2CCL_STALL_FLOOR_MS": "400",
     }
+
+
+def borrowed_bytes(log: Path, rank: int | None = None) -> int:
+    """Bytes that devices (of one rank) read outside of the library's own slots, as they tell when they are closed."""
+    return _counted(log, rank, "of other memory")
+
+
+def bytes_to_gpus(log: Path) -> int:
+    """Bytes that devices wrote to the memory of other devices."""
+    return _counted(log, None, "to other devices")
+
+
+def _counted(log: Path, rank: int | None, what: str) -> int:
+    closed = [line for line in log.read_text().splitlines() if rank is None or f"rank={rank} " in line]
+    return sum(int(n) for line in closed for n in re.findall(rf"(\d+) bytes {what}", line))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_verbs import borrowed_bytes
 
 import r2ccl
 from r2ccl import Config
@@ -24,12 +24,6 @@ def sums(comm: r2ccl.Communicator, array: np.ndarray, calls: int) -> None:
         comm.all_reduce(array, out)
         want = (np.arange(array.size, dtype=array.dtype) % 1000 + call) * comm.size + sum(range(comm.size))
         assert out.tobytes() == want.astype(array.dtype).tobytes()
-
-
-def borrowed_bytes(log: Path, rank: int) -> int:
-    """Bytes that a rank's devices read outside of the library's own slots, as the devices tell when they are closed."""
-    found = re.findall(rf"rank={rank} closed: (\d+) bytes of other memory", log.read_text())
-    return sum(map(int, found))
 
 
 def test_registered_arrays_are_not_copied(over_fake_verbs: Path) -> None:

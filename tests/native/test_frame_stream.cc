@@ -1,6 +1,5 @@
 // Frames over a socket pair: any size, split anywhere; junk; fences in mid-payload; back-pressure.
 #include <errno.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "base/frame_stream.h"
 #include "cases.h"
+#include "tcp_pair.h"
 
 using namespace r2ccl;
 
@@ -346,32 +346,13 @@ CASE(fuzzed_streams_are_refused_or_delivered_and_touch_nothing_else) {
   }
 }
 
-// A connection over loopback, both of whose ends speak TCP.
-Sockets connected() {
-  Sockets s;
-  ::close(s.a);
-  ::close(s.b);
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  CHECK(::bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(listener, 1) == 0);
-  CHECK(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  s.a = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  CHECK(::connect(s.a, reinterpret_cast<sockaddr*>(&address), size) == 0);
-  s.b = ::accept(listener, nullptr, nullptr);
-  ::close(listener);
-  return s;
-}
-
 CASE(a_reset_that_a_write_was_told_of_is_no_end_in_good_order) {
   for (const bool reset : {true, false}) {
-    const Sockets s = connected();
-    FrameStream stream(s.a, kMax);
+    const auto [mine, theirs] = test::tcp_pair();
+    FrameStream stream(mine, kMax);
     const linger how{reset, 0};
-    CHECK(setsockopt(s.b, SOL_SOCKET, SO_LINGER, &how, sizeof how) == 0);
-    ::close(s.b);
+    CHECK(setsockopt(theirs, SOL_SOCKET, SO_LINGER, &how, sizeof how) == 0);
+    ::close(theirs);
     int written = 0;
     for (int i = 0; i < 100 && written == 0; ++i) {
       stream.control(data(0, 0), nullptr);

@@ -17,8 +17,7 @@ struct End final : LinkEvents {
   void arrived(Link&, const FrameHeader& h, const uint8_t* payload, bool) noexcept override {
     good &=
         h.chunk == data++ && (h.bytes == 0 || (payload[0] == (h.chunk & 255) && payload[h.bytes - 1] == payload[0]));
-    Lent kept;
-    if (keeps && link->lend(&kept)) lent.push_back({kept, payload});
+    if (keeps) lent.push_back({link->lend(), payload});
   }
   // Answers at once, as the executor does.
   void control(Link& l, const FrameHeader& h, const uint8_t* payload) noexcept override {

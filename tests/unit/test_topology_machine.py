@@ -14,7 +14,7 @@ from r2ccl.errors import InvalidArgument
 from r2ccl.topology import cli, ports_sysfs
 from r2ccl.topology.discover import choose_rails
 from r2ccl.topology.interface import find_interfaces
-from r2ccl.topology.machine import Machine, Way, port_rates, read_machine, seen_from, ways_from, weights
+from r2ccl.topology.machine import Machine, Way, goes_direct, port_rates, read_machine, seen_from, ways_from, weights
 from r2ccl.topology.model import RailInfo, RankInfo
 from r2ccl.topology.nccl_xml import MAX_DEPTH, parse_nccl_xml, read_nccl_xml
 from r2ccl.topology.pci import Gpu, slot_mbps
@@ -88,6 +88,9 @@ def test_rails_count_for_what_the_own_gpu_gets_through_them(tmp_path: Path) -> N
     far = seen_from(info, "0000:BC:00.0", root)  # as the driver writes it
     assert [rail.reach for rail in near.rails] == [1.0, 1.0, 0.5, 0.5, 0.175, 0.175, 0.175, 0.175, 0.5]
     assert [rail.reach for rail in far.rails][-3:] == [1.0, 1.0, 0.175]
+    assert [goes_direct(rail, "auto") for rail in near.rails] == [True, True, *[False] * 7]
+    assert {goes_direct(rail, "on") for rail in near.rails} == {True}
+    assert {goes_direct(rail, "off") for rail in near.rails} == {False}
     assert near.rails[4].mbps == pytest.approx(70_000)
     assert RankInfo.from_bytes(near.to_bytes(), 0) == near
     assert {rail.reach for rail in seen_from(info, "", root).rails} == {0.5}, "a GPU that tells no place: all alike"

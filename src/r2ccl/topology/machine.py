@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import ports_pyverbs, ports_sysfs
 from .interface import SYSFS
-from .model import RankInfo
+from .model import RailInfo, RankInfo
 from .pci import Gpu, find_gpus, place_of
 from .place import PathClass, path_class
 from .ports import ACTIVE, RdmaDevice
@@ -123,3 +123,8 @@ def seen_from(info: RankInfo, gpu_bus_id: str, root: Path = SYSFS) -> RankInfo:
         return REACH[path_class(gpu, place_of(root, nic))]
 
     return replace(info, rails=tuple(replace(r, reach=reach(r.name, r.rdma_device)) for r in info.rails))
+
+
+def goes_direct(rail: RailInfo, wanted: str) -> bool:
+    """Whether NICs write what arrives over the rail to the memory of the rank's GPU; wanted: ``Config.gpu_direct``."""
+    return wanted == "on" or (wanted == "auto" and rail.reach == REACH[PathClass.SWITCH])

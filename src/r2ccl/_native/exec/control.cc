@@ -30,12 +30,7 @@ void Engine::tick_control(Peer& peer, bool any_usable, Nanoseconds now) {
   if (wanted && !peer.control->open() && any_usable && now - peer.control_asked_ns > kTellEveryNs) {
     // The peer may not know that its end leads nowhere, and would connect no other one.
     peer.control_asked_ns = now;
-    for (uint32_t l = 0; l < peer.links.size(); ++l) {
-      LinkSlot& slot = *peer.links[l];
-      if (!peer.failover.usable(l) || slot.ended_ns) continue;
-      slot.link->say({.kind = FrameKind::kReplaced});
-      break;
-    }
+    hand_control(peer, {.kind = FrameKind::kReplaced}, nullptr);
   }
   if (wanted && !peer.control_wanted) wake_slow_loop();
   peer.control_wanted = wanted;

@@ -175,13 +175,9 @@ bool Engine::poll_device() {
 }
 
 void Engine::complete(const DeviceWork& work) {
+  Call* const call = work.call;
   --device_work_;
-  if (work.kind == DeviceWork::kMoved) {
-    work.peer->give_back(work.slot);
-    return;
-  }
-  Call& call = *work.call;
-  --call.device_work;
+  if (call) --call->device_work;
   const bool well = status() == Status::OK;
   switch (work.kind) {
     case DeviceWork::kApplied: {
@@ -195,11 +191,11 @@ void Engine::complete(const DeviceWork& work) {
         peer.ack_queued = true;
         ack_peers_.push_back(&peer);
       }
-      chunk_done(call, work.op, work.chunk);
+      chunk_done(*call, work.op, work.chunk);
       break;
     }
     case DeviceWork::kLocal:
-      if (well) chunk_done(call, work.op, work.chunk);
+      if (well) chunk_done(*call, work.op, work.chunk);
       break;
     case DeviceWork::kLifted:
       work.slot->filled = true;
@@ -207,10 +203,11 @@ void Engine::complete(const DeviceWork& work) {
       if (well) mark_dirty(*work.peer);
       break;
     case DeviceWork::kKept:
-      if (call.keeping == Call::Kept::kCopying) call.keeping = Call::Kept::kCopied;
+      if (call->keeping == Call::Kept::kCopying) call->keeping = Call::Kept::kCopied;
       break;
     case DeviceWork::kMoved:
-      break;  // above
+      work.peer->give_back(work.slot);
+      break;
   }
 }
 
@@ -218,19 +215,13 @@ void Engine::complete(const DeviceWork& work) {
 // device copies is there for what it is told later. nullptr: there is no room.
 Slot* Engine::put_away(Peer& peer, Link& link, const FrameHeader& h, const uint8_t* payload, size_t offset,
                        bool at_once) noexcept {
-  const bool on_device = h.bytes > 0 && link.delivers_to_device();
-  Lent lent;
-  if (on_device && at_once && link.lend(&lent)) return peer.lent.take(lent, payload);
+  if (h.bytes == 0 || !link.delivers_to_device()) return stage(peer, h, payload, offset);
+  if (at_once) return peer.lent.take(link.lend(), payload);
   Slot* slot = peer.staging.take(offset);
-  if (!slot || h.bytes == 0) return slot;
-  if (!on_device) {
-    std::memcpy(slot->data, payload, h.bytes);
-    return slot;
-  }
-  link.lend(&lent);
+  if (!slot) return nullptr;
   device_.copy({slot->data, false}, {payload, false}, h.bytes, DType::kUint8, 0, DeviceQueue::kIn);
   hand_over(DeviceQueue::kIn,
-            {.kind = DeviceWork::kMoved, .call = nullptr, .peer = &peer, .slot = peer.lent.take(lent, payload)});
+            {.kind = DeviceWork::kMoved, .call = nullptr, .peer = &peer, .slot = peer.lent.take(link.lend(), payload)});
   return slot;
 }
 

@@ -337,11 +337,13 @@ class Engine final : LinkEvents, ControlEvents, InterfaceEvents {
   bool abandon_landing(Peer& peer, const Target& target);
   uint8_t* landing(Link& link, const FrameHeader& header) noexcept override;
   void arrived(Link& link, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept override;
+  Slot* stage(Peer& peer, const FrameHeader& header, const uint8_t* payload, size_t offset) noexcept;
   void deliver(Peer& peer, const Target& target, const FrameHeader& header, const uint8_t* payload, Slot* slot);
   void combine(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload, DeviceQueue queue) noexcept;
   void apply(Call& call, uint32_t op, uint32_t chunk, const uint8_t* payload);
   void use_up(Peer& peer, uint8_t lane);
   void note_arrival(Peer& peer, LinkSlot& slot, const FrameHeader& header);
+  void keep_early(Peer& peer, const FrameHeader& header, Slot* slot) noexcept;
   void deliver_early(Peer& peer, Call& call);
 
   // device_work.cc

@@ -155,10 +155,7 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
       ++counters_.refused_frames;
       return;
     }
-    landing_slot->header = h;
-    landing_slot->next = peer.early;
-    peer.early = landing_slot;
-    ++early_frames_;
+    keep_early(peer, h, landing_slot);
     note_arrival(peer, slot, h);
     return;
   }
@@ -166,6 +163,13 @@ void Engine::arrived(Link& link, const FrameHeader& h, const uint8_t* payload, b
   if (!landing_slot && link.delivers_to_device())
     landing_slot = put_away(peer, link, h, payload, slot_offset(t), t.call->may_run(t.op, t.chunk));
   deliver(peer, t, h, landing_slot ? landing_slot->data : payload, landing_slot);
+}
+
+// A copy of what has come to the host's memory, until it is used; nullptr: there is no room.
+Slot* Engine::stage(Peer& peer, const FrameHeader& h, const uint8_t* payload, size_t offset) noexcept {
+  Slot* slot = peer.staging.take(offset);
+  if (slot && h.bytes) std::memcpy(slot->data, payload, h.bytes);
+  return slot;
 }
 
 // A chunk of a call under way: apply it now, or keep it until it may be applied.
@@ -180,12 +184,11 @@ void Engine::deliver(Peer& peer, const Target& t, const FrameHeader& h, const ui
     return;
   }
   if (!slot) {
-    slot = peer.staging.take(slot_offset(t));
+    slot = stage(peer, h, payload, slot_offset(t));
     if (!slot) {
       fail(Status::INTERNAL, "rank " + std::to_string(peer.rank) + " overran its window");
       return;
     }
-    if (h.bytes) std::memcpy(slot->data, payload, h.bytes);
   }
   slot->header = h;
   run.state[t.chunk] = ChunkState::kArrived;
@@ -246,6 +249,14 @@ void Engine::note_arrival(Peer& peer, LinkSlot& slot, const FrameHeader& h) {
     peer.ack_queued = true;
     ack_peers_.push_back(&peer);
   }
+}
+
+// A chunk of a call that has not begun here.
+void Engine::keep_early(Peer& peer, const FrameHeader& h, Slot* slot) noexcept {
+  slot->header = h;
+  slot->next = peer.early;
+  peer.early = slot;
+  ++early_frames_;
 }
 
 void Engine::deliver_early(Peer& peer, Call& call) {

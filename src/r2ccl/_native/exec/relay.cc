@@ -146,7 +146,7 @@ void Engine::relay_taken_in(Peer& peer, const FrameHeader& relayed, const uint8_
   const Fate fate = classify(peer, h, &t);
   if (status() != Status::OK) return;
   Slot* early = nullptr;
-  if (fate == Fate::kEarly) early = peer.staging.take();
+  if (fate == Fate::kEarly) early = stage(peer, h, payload, 0);
   if (fate == Fate::kRefuse || (fate == Fate::kEarly && !early)) {
     ++counters_.refused_frames;
     event(kEventFrameRefused, peer.rank, -1, 0, h.bytes);
@@ -161,11 +161,7 @@ void Engine::relay_taken_in(Peer& peer, const FrameHeader& relayed, const uint8_
     ++counters_.duplicate_chunks;
     if (trace_) trace_chunk(kTraceDiscard, peer.rank, -1, h);
   } else if (early) {
-    if (h.bytes) std::memcpy(early->data, payload, h.bytes);
-    early->header = h;
-    early->next = peer.early;
-    peer.early = early;
-    ++early_frames_;
+    keep_early(peer, h, early);
   } else {
     deliver(peer, t, h, payload, nullptr);
   }

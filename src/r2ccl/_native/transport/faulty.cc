@@ -83,7 +83,7 @@ class FaultyLink final : public Link, LinkEvents {
   void awake() noexcept override { inner_->awake(); }
   bool lossless() const noexcept override { return false; }
   bool delivers_to_device() const noexcept override { return inner_->delivers_to_device(); }
-  bool lend(Lent* out) noexcept override { return inner_->lend(out); }
+  Lent lend() noexcept override { return inner_->lend(); }
   int fd() const noexcept override { return inner_->fd(); }
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
     events_ = &events;

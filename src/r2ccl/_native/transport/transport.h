@@ -101,7 +101,7 @@ class Link {
   // Within `arrived`: the payload stays where it is until it is given back. Slots are filled in turn, so one that is
   // kept blocks the link before long: only for as long as a device works on it, never for something that others must do
   // first.
-  virtual bool lend(Lent*) noexcept { return false; }
+  virtual Lent lend() noexcept { return {}; }
 
   // Slots of windows, where there is shared memory: the receiver gives one back; the sender asks whether it has been
   // given back `count` times in all.

@@ -143,11 +143,7 @@ class VerbsLink final : public Link, DeviceListener {
   int fd() const noexcept override { return epoll_; }
   bool arms() const noexcept override { return true; }
   bool delivers_to_device() const noexcept override { return arrivals_ != nullptr; }
-  bool lend(Lent* out) noexcept override {
-    if (!arrivals_) return false;
-    *out = {arrivals_, arrivals_->lend()};
-    return true;
-  }
+  Lent lend() noexcept override { return arrivals_ ? Lent{arrivals_, arrivals_->lend()} : Lent{}; }
   bool fail_device() noexcept override { return queue_ && queue_->stop(); }
 
   void on_ready(LinkEvents& events, bool, bool) noexcept override {

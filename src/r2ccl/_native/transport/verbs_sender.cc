@@ -87,9 +87,8 @@ int VerbsSender::write(const FrameHeader& header, const uint8_t* payload, const 
   ibv::Sge sges[kMostPieces + 1];
   sges[0] = {reinterpret_cast<uint64_t>(slot), kDataHeadBytes, bounce_->lkey()};
   uint32_t n = 0;
-  auto add = [&](Kind kind, ibv::Sge* first, int count, uint64_t at, uint32_t rkey) {
+  auto add = [&](Kind kind, ibv::Sge* first, int count, uint64_t at) {
     list[n] = make(kind, first, count, at, imm, true);
-    list[n].wr.rdma.rkey = rkey;
     if (n > 0) list[n - 1].next = &list[n];
     ++n;
   };
@@ -100,7 +99,8 @@ int VerbsSender::write(const FrameHeader& header, const uint8_t* payload, const 
     const uint32_t at = i * piece, bytes = std::min(piece, header.bytes - at);
     sges[i + 1] = {reinterpret_cast<uint64_t>(source) + at, bytes, lkey};
     if (apart) {
-      add(Kind::kPiece, &sges[i + 1], 1, to, theirs_.payload_rkey);
+      add(Kind::kPiece, &sges[i + 1], 1, to);
+      list[i].wr.rdma.rkey = theirs_.payload_rkey;
       to += bytes;
       continue;
     }
@@ -110,10 +110,10 @@ int VerbsSender::write(const FrameHeader& header, const uint8_t* payload, const 
       sges[0].length += bytes;
       count = 1;
     }
-    add(i + 1 == pieces ? Kind::kData : Kind::kPiece, first, count, to, theirs_.rkey);
+    add(i + 1 == pieces ? Kind::kData : Kind::kPiece, first, count, to);
     to += (i == 0 ? kDataHeadBytes : 0) + bytes;
   }
-  if (apart) add(Kind::kData, &sges[0], 1, head_at, theirs_.rkey);  // after them, so it tells that all have come
+  if (apart) add(Kind::kData, &sges[0], 1, head_at);  // after them, so it tells that all have come
   work(next_ - 1).key = key;
   borrowed_ += key.mr != nullptr;
   ++data_sent_;
