@@ -84,12 +84,11 @@ class Pair {
     for (; !well && monotonic_ns() < limit; well = done()) poll();
     return well;
   }
-  bool send_data(int from, uint32_t bytes) {
+  bool send_data(int from, uint32_t bytes, FrameKind kind = FrameKind::kData) {
     End& end = ends[from];
     if (!end.link->ready()) return false;
     std::vector<uint8_t> payload(bytes, static_cast<uint8_t>(end.data_sent));
-    if (!end.link->write({.kind = FrameKind::kData, .bytes = bytes, .chunk = end.data_sent}, payload.data()))
-      return false;
+    if (!end.link->write({.kind = kind, .bytes = bytes, .chunk = end.data_sent}, payload.data())) return false;
     ++end.data_sent;
     return true;
   }
@@ -198,6 +197,13 @@ void lent_payloads() {
     CHECK(pair.until([&] { return pair.ends[0].link->ready(); }));
     CHECK(pair.send_data(0, 0));
     CHECK(pair.until([&] { return end.data == 10; }));
+    // What is only passed on has no business there: the host reads it.
+    end.keeps = false;
+    const int looks = memory.looks;
+    CHECK(pair.until([&] { return pair.ends[0].link->ready(); }));
+    CHECK(pair.send_data(0, 500, FrameKind::kRelay));
+    CHECK(pair.until([&] { return end.data == 11; }));
+    CHECK(end.good && memory.looks == looks);
     end.link->fence();
     CHECK(memory.blocks == 1 && end.lent[8].second[0] == 8);
     end.lent[9].first.give_back();
