@@ -275,13 +275,16 @@ def test_exclude_is_checked_before_anything_happens() -> None:
     run_ranks(work, 2, timeout_s=20)
 
 
-def test_a_parent_and_its_part_shrink_apart() -> None:
+def test_a_parent_and_its_part_shrink_apart(tmp_path: Path) -> None:
     """The communicator of a split has a door of its own."""
 
     def work(comm: Comm) -> Survived:
         part = comm.split(comm.rank % 2)
         assert part is not None
+        (tmp_path / f"split{comm.rank}").touch()
         if comm.rank == 2:
+            for r in range(comm.size):  # a split runs over its parent, which dies with this rank
+                wait_for(tmp_path / f"split{r}")
             die()
         if comm.rank % 2 == 0:
             reduce_until_lost(part)

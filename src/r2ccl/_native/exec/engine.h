@@ -55,6 +55,7 @@ struct LinkSlot {
   Nanoseconds probation_since_ns = 0;
   Nanoseconds heard_ns = 0;
   Nanoseconds answered_ns = 0;  // something that went out over it was answered over it: both ways work
+  Nanoseconds moved_in_ns = 0;  // bytes came in over it, of a chunk that is still under way maybe
   Nanoseconds ended_ns = 0;     // the peer ended it in good order; a goodbye should follow
   Heartbeat heartbeat;
   Diagnosis diagnosis;
@@ -63,6 +64,12 @@ struct LinkSlot {
   Detours detours;            // acknowledgements of other links' chunks that went over this one
   bool replay_due = false;    // it failed, and none of what was on it has been sent again yet
   uint64_t replayed_bytes = 0, sampled_rx_bytes = 0;
+  // Looks for bytes that have come in since the last look.
+  bool moved_in() noexcept {
+    const uint64_t before = sampled_rx_bytes;
+    sampled_rx_bytes = link->rx_bytes();
+    return sampled_rx_bytes != before;
+  }
   // The chunk whose payload is being read into its place.
   Call* landing_call = nullptr;
   uint32_t landing_op = 0, landing_chunk = 0;

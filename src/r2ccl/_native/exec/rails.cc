@@ -89,7 +89,9 @@ Nanoseconds Engine::heartbeat_every() const noexcept {
 void Engine::tick_heartbeat(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
   const auto elsewhere = [&] { return heard_elsewhere(peer, l); };
-  switch (slot.heartbeat.step(now, slot.heard_ns, elsewhere, heartbeat_every(), 2 * settings_.stall_floor_ns)) {
+  const Nanoseconds heard =
+      std::max(slot.heard_ns, slot.moved_in_ns);  // a large chunk is long under way on a slow rail
+  switch (slot.heartbeat.step(now, heard, elsewhere, heartbeat_every(), 2 * settings_.stall_floor_ns)) {
     case Heartbeat::Verdict::kFine:
       return;
     case Heartbeat::Verdict::kPing: {
@@ -140,8 +142,9 @@ void Engine::examine(uint32_t r, int32_t host, Nanoseconds now) {
 
 void Engine::tick_exam(uint32_t r, Nanoseconds now) {
   Rail& rail = rails_[r];
-  const Nanoseconds since = rail.exam_since_ns;
-  if (since == 0 || now < since + settings_.stall_floor_ns / 2) return;
+  const Nanoseconds since = rail.exam_since_ns, patience = settings_.stall_floor_ns / 2;
+  if (since == 0 || now < since + patience) return;
+  const bool late = now >= since + kLoadedFloors * settings_.stall_floor_ns;
   RailAnswers answers;
   std::vector<std::pair<Peer*, uint32_t>> silent;
   auto count_silent = [&](const Peer& peer) {
@@ -155,8 +158,12 @@ void Engine::tick_exam(uint32_t r, Nanoseconds now) {
       if (slot.diagnosis.open() && !slot.diagnosis.have_mine()) count_silent(peer);
     } else if (slot.answered_ns > since || slot.ended_ns) {
       answers.answered += slot.ended_ns == 0;
-    } else if (!peer.ledger.empty(l) && now < since + kLoadedFloors * settings_.stall_floor_ns) {
+    } else if (!peer.ledger.empty(l) && !late) {
       undecided = true;  // it is loaded, and the stall rule watches it: its verdict is waited for
+    } else if (slot.moved_in_ns + patience > now) {
+      // The answer waits behind what the peer sends. What comes in for so long is not just what was under way.
+      answers.answered += late;
+      undecided |= !late;
     } else if (heard_elsewhere(peer, l) > since) {
       count_silent(peer);
       if (peer.ledger.empty(l)) silent.emplace_back(&peer, l);

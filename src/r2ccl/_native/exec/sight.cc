@@ -133,12 +133,8 @@ void Engine::sample(Nanoseconds now) {
   sampled_.moves = moves;
   sampled_.calls = counters_.calls;
   if (!any_memory_link_) return;
-  for (Peer* peer : memory_peers_) {  // a link in memory notes no time of its own
-    LinkSlot& slot = *peer->links[0];
-    const uint64_t bytes = slot.link->rx_bytes();
-    if (bytes != slot.sampled_rx_bytes) peer->memory_heard_ns = now;
-    slot.sampled_rx_bytes = bytes;
-  }
+  for (Peer* peer : memory_peers_)  // a link in memory notes no time of its own
+    if (peer->links[0]->moved_in()) peer->memory_heard_ns = now;
 }
 
 std::string Engine::report() {

@@ -79,6 +79,7 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
       any_usable = true;
       continue;
     }
+    if (slot.moved_in()) slot.moved_in_ns = now;
     if (slot.ended_ns && now - slot.ended_ns > kGoodbyeGraceNs) {
       suspect(peer, l, kCauseSocket);
       continue;
