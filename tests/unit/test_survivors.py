@@ -107,9 +107,11 @@ def test_malformed_reasons_are_refused(bad: object) -> None:
 # -- whether a process has ended ---------------------------------------------------------------------------------------
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, *ways: door.Way) -> door.Refused:
+def refused(monkeypatch: pytest.MonkeyPatch, *ways: door.Way, netns: str = "another") -> door.Refused:
+    """What a look at the door of rank 1 shows."""
     monkeypatch.setattr(door, "ways_to", lambda _around, _peer: list(ways))
-    return door.look_at_door(types.SimpleNamespace(), 1, 0.3)  # type: ignore[arg-type]
+    me, peer = types.SimpleNamespace(netns="mine"), types.SimpleNamespace(netns=netns)
+    return door.look_at_door(types.SimpleNamespace(me=me, ranks={1: peer}), 1, 0.3)  # type: ignore[arg-type]
 
 
 def listening(family: int, address: Any) -> tuple[socket.socket, door.Way]:
@@ -136,6 +138,7 @@ def test_a_process_lives_while_its_door_is_open(monkeypatch: pytest.MonkeyPatch,
     sock.close()
     assert refused(monkeypatch, way).addresses
     assert (refused(monkeypatch, way).patience_s == 0) == (family == socket.AF_UNIX)
+    assert refused(monkeypatch, way, netns="mine").patience_s == 0
 
 
 def test_one_way_that_is_open_outweighs_others_that_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +183,11 @@ ONE, TWO, THREE = (frozenset("abc"[:n]) for n in (1, 2, 3))
 )
 def test_how_long_refusals_must_go_on(addresses: frozenset[str], asked: int, reset: bool, patience_s: float) -> None:
     assert door.Refused(addresses, asked, reset=reset).patience_s == patience_s
+
+
+def test_no_firewall_stands_within_a_host() -> None:
+    assert door.Refused(ONE, 1, here=True).patience_s == 0.0
+    assert door.Refused(ONE, 2, here=True).patience_s == 5.0  # the other one may have moved elsewhere
 
 
 def test_most_addresses_that_refuse_are_proof_after_a_second() -> None:

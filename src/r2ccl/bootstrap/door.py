@@ -53,7 +53,7 @@ class Door:
 def ways_to(around: Around, peer: int) -> list[Way]:
     """Every address at which a rank's door is open while it lives, and that can be reached from here."""
     me, info, announced = around.me, around.ranks[peer], around.announcements[peer]
-    here = info.netns == me.netns
+    here = on_same_stack(around, peer)
     if announced.unix and here and info.host_id == me.host_id:
         return [(int(socket.AF_UNIX), "\0" + announced.unix)]
     if not announced.oob_port:
@@ -75,6 +75,11 @@ def ways_to(around: Around, peer: int) -> list[Way]:
     return ways
 
 
+def on_same_stack(around: Around, peer: int) -> bool:
+    """The rank's addresses are this one's own."""
+    return around.ranks[peer].netns == around.me.netns
+
+
 @dataclass(frozen=True)
 class Refused:
     """What one look at a rank's door showed.
@@ -84,28 +89,30 @@ class Refused:
         asked: how many there are.
         certain: this host's own kernel refused, and nothing stands between a rank and a Unix name.
         reset: a control connection that stood was reset.
+        here: the rank shares this one's network stack: no firewall but the host's own stands between them.
     """
 
     addresses: frozenset[str] = frozenset()
     asked: int = 0
     certain: bool = False
     reset: bool = False
+    here: bool = False
 
     @classmethod
-    def by(cls, ways: Collection[Way], asked: int) -> Refused:
+    def by(cls, ways: Collection[Way], asked: int, here: bool) -> Refused:
         """These of the ways that were tried refused."""
         certain = any(family == socket.AF_UNIX for family, _ in ways)
-        return cls(frozenset(_address(way) for way in ways), asked, certain)
+        return cls(frozenset(_address(way) for way in ways), asked, certain, here=here)
 
     @property
     def patience_s(self) -> float:
         """How long it must go on before the end is proven: firewalls on some of the ways refuse, too.
 
-        Not at all where all addresses refuse. (Where there is only one, a firewall there is as bad as the end; but it should
-        have reset what stood, too.)
+        Not at all where all addresses refuse. (Where there is only one, on another host, a firewall there is as bad as the
+        end; but it should have reset what stood, too.)
         """
         n = len(self.addresses)
-        if self.certain or (n == self.asked and (n > 1 or self.reset)):
+        if self.certain or (n == self.asked and (n > 1 or self.reset or self.here)):
             return 0.0
         return _MANY_S if n > 1 and 2 * n > self.asked else _FEW_S
 
@@ -176,7 +183,7 @@ def look_at_door(around: Around, peer: int, timeout_s: float) -> Refused:
                     return Refused(asked=len(ways))
                 if code == errno.ECONNREFUSED:
                     refused.append(way_of[fd])
-        return Refused.by(refused, len(ways))
+        return Refused.by(refused, len(ways), on_same_stack(around, peer))
     finally:
         for sock in pending.values():
             sock.close()

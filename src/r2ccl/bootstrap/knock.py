@@ -8,7 +8,7 @@ from functools import partial
 
 from .auth import ClientHandshake
 from .dial import Dial
-from .door import REFUSED, Door, Refused, Way, ways_to
+from .door import REFUSED, Door, Refused, Way, on_same_stack, ways_to
 from .loop import Loop
 
 Heard = Callable[[int, "socket.socket | None", Refused], None]
@@ -24,6 +24,7 @@ class Knock:
         self._refused: list[Way] = []
         self._dials: dict[Way, Dial] = {}
         ways = ways_to(door.around, rank)
+        self._here = on_same_stack(door.around, rank)
         self._open = self._asked = len(ways)
         if not ways:
             loop.after(0.0, self._report)
@@ -71,4 +72,4 @@ class Knock:
     def _report(self) -> None:
         heard, self._heard = self._heard, None
         if heard is not None:
-            heard(self._rank, None, Refused.by(self._refused, self._asked))
+            heard(self._rank, None, Refused.by(self._refused, self._asked, self._here))
