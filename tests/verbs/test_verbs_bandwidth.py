@@ -23,7 +23,7 @@ from tools.rdma_guest.traffic import rank_config
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 MESSAGE, MESSAGES = 32 * MIB, 3
-ROUNDS = 3
+ROUNDS = 7
 
 
 def stream(comm: Communicator) -> float:
@@ -47,15 +47,15 @@ def stream(comm: Communicator) -> float:
 
 @contextmanager
 def writers(rails: Rails, used: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """ib_write_bw over the first rails at once, for three seconds; the senders' processes."""
+    """ib_write_bw over the first rails at once, for two seconds; the senders' processes."""
     programs, senders = [], []
     try:
         for rail in range(used):
-            base = f"ib_write_bw -x 1 -F -D 3 -s 65536 -p {18600 + rail} -d"
+            base = f"ib_write_bw -x 1 -F -D 2 -s 65536 -p {18600 + rail} -d"
             programs.append(subprocess.Popen(f"{base} {rails.device(1, rail)}".split(), stdout=subprocess.DEVNULL))
         time.sleep(2.0)
         for rail in range(used):
-            command = f"ib_write_bw -x 1 -F -D 3 -s 65536 -p {18600 + rail} -d {rails.device(0, rail)} 127.0.0.1"
+            command = f"ib_write_bw -x 1 -F -D 2 -s 65536 -p {18600 + rail} -d {rails.device(0, rail)} 127.0.0.1"
             senders.append(subprocess.Popen(command.split(), stdout=subprocess.PIPE, text=True))
         yield senders
     finally:
