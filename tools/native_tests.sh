@@ -34,5 +34,5 @@ cmake --build "$folder" --parallel "$jobs" ${label:+--target "${label}_tests"} >
 echo "native tests${label:+ of $label}${sanitizer:+ under -fsanitize=$sanitizer}:"
 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1} \
   TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1} \
-  ${launcher[@]+"${launcher[@]}"} ctest --test-dir "$folder" --output-on-failure --timeout 120 --no-tests=error \
+  ${launcher[@]+"${launcher[@]}"} ctest --test-dir "$folder" --parallel "$jobs" --output-on-failure --timeout 120 --no-tests=error \
   ${leave_out[@]+"${leave_out[@]}"} ${label:+--label-regex "^$label\$"}
