@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ log = logging.getLogger("r2ccl.plan")
 
 _ASSUMED_RAIL_GBS = 1.25  # of a rail whose speed the driver does not tell: 10 Gbit/s
 _NO_RAIL = 1e-3  # of its whole bandwidth counts for a host without rails
-_SLOW_RAIL_MBPS = 128  # a chunk of 256 KiB takes 2 ms there
-_SLOW_CHUNK_BYTES = 128 << 10
+_WHOLE = 255  # the level of a rail that is not known to be slow
+_SLOW_CHUNK_BYTES = 128 << 10  # on slow rails, where one of 256 KiB takes 2 ms or more
 _SMALLEST_CHUNK_BYTES = 64 << 10
 _SMALLEST_CACHED_CHUNK_BYTES = 32 << 10
 _CACHED_CHUNK_BYTES = 128 << 10  # through shared memory: producer and consumer both find it in the cache
@@ -80,8 +79,8 @@ def _level(levels: bytes, rail: int) -> float:
 
 
 def is_slow(health: bytes) -> bool:
-    """Whether some rail was measured at less than ``_SLOW_RAIL_MBPS``. The bytes: see SpeedClass in flow/rate.h."""
-    return any(0 < level < 1 + 8 * math.log2(_SLOW_RAIL_MBPS) for level in health)
+    """Whether some rail was measured at less than 128 MB/s. The bytes: see SpeedClass in flow/rate.h."""
+    return any(0 < level < _WHOLE for level in health)
 
 
 @dataclass(frozen=True)

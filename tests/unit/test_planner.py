@@ -88,9 +88,9 @@ def test_plans_follow_the_health_there_and_back() -> None:
         assert names[0] != "tree_packing"
 
 
-@pytest.mark.parametrize(("level", "slow"), [(255, False), (57, False), (56, True), (30, True)])
+@pytest.mark.parametrize(("level", "slow"), [(255, False), (1, True), (0, False)])
 def test_chunks_are_smaller_where_a_rail_is_slow(level: int, slow: bool) -> None:
-    """57 stands for 128 MB/s (``SpeedClass`` in flow/rate.h)."""
+    """The levels: ``SpeedClass`` in flow/rate.h; 0: lost."""
     made = {}
     for deterministic in (False, True):
         planner = Planner(0, cluster(2, 1), Config(deterministic=deterministic), 8, RAILS)

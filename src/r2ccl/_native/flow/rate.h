@@ -1,7 +1,6 @@
 // How fast a link carries chunks, learnt from its acknowledgements. One instance per link; time comes in.
 #pragma once
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -49,25 +48,20 @@ class LinkRate {
   Nanoseconds acknowledged_ns_ = 0;
 };
 
-// The speed of a rail in one byte, for the agreement: eighths of octaves of MB/s for slow ones, kWhole for those that
-// are fast enough not to matter, or not yet known. Steps of less than an octave are not told: every change costs an
-// agreement.
+// Whether a rail is slow, in one byte for the agreement. Not how slow: plans are made for rails that carry or do not,
+// and only the size of chunks goes by this; every change costs an agreement, and new plans on all ranks.
 class SpeedClass {
  public:
-  static constexpr uint8_t kWhole = 255;
+  static constexpr uint8_t kSlow = 1, kWhole = 255;  // kWhole: fast enough, or not yet known
   static constexpr double kSlowMBps = 128, kFastMBps = 384;
   static constexpr Nanoseconds kRestNs = 5'000'000'000;
 
   uint8_t value() const noexcept { return value_; }
   void update(Nanoseconds now, double megabytes_per_s) noexcept {
     if (changed_ns_ != 0 && now < changed_ns_ + kRestNs) return;
-    const double speed = 1 + 8 * std::log2(std::max(megabytes_per_s, 1.0));
     const uint8_t before = value_;
-    if (megabytes_per_s >= kFastMBps) {
-      value_ = kWhole;
-    } else if (value_ == kWhole ? megabytes_per_s < kSlowMBps : std::abs(speed - value_) >= 8) {
-      value_ = static_cast<uint8_t>(std::lround(speed));
-    }
+    if (megabytes_per_s >= kFastMBps) value_ = kWhole;
+    if (megabytes_per_s < kSlowMBps) value_ = kSlow;
     if (value_ != before) changed_ns_ = now;
   }
 
