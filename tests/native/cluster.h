@@ -62,6 +62,10 @@ inline std::unique_ptr<Engine> make_engine(const Options& o, int rank) {
   return std::make_unique<Engine>(s, host ? host_device() : *o.devices[static_cast<size_t>(rank)]);
 }
 
+inline void add_rails(Engine& engine, const Options& o) {
+  for (uint32_t rail = 0; rail < o.rails; ++rail) engine.add_rail(rail, "rail" + std::to_string(rail), 0, "", 1);
+}
+
 // The fake device of a rail: one of its own for each rank.
 inline std::string device_of(const Options& o, int rank, uint32_t rail) {
   return "fake" + std::to_string(static_cast<uint32_t>(rank) * o.rails + rail);
@@ -72,10 +76,9 @@ class Cluster {
   explicit Cluster(const Options& o) : options(o) {
     for (int r = 0; r < o.ranks; ++r) {
       engines.push_back(make_engine(o, r));
-      for (uint32_t rail = 0; o.kind == Kind::kVerbs && rail < o.rails; ++rail) {
-        engines[r]->add_rail(rail, "rail" + std::to_string(rail), 0, "", 1);
-        engines[r]->set_rail_port(rail, {device_of(o, r, rail), 1, 0});
-      }
+      if (o.kind != Kind::kVerbs) continue;
+      add_rails(*engines[r], o);
+      for (uint32_t rail = 0; rail < o.rails; ++rail) engines[r]->set_rail_port(rail, {device_of(o, r, rail), 1, 0});
     }
     for (int a = 0; a < o.ranks; ++a)
       for (int b = a + 1; b < o.ranks; ++b) join(a, b);

@@ -71,7 +71,7 @@ struct FakePeer {
 
 inline std::unique_ptr<Engine> engine_with(std::vector<std::unique_ptr<FakePeer>>* peers, const Options& o) {
   auto engine = make_engine(o, 0);
-  for (uint32_t rail = 0; rail < o.rails; ++rail) engine->add_rail(rail, "rail" + std::to_string(rail), 0, "", 1);
+  add_rails(*engine, o);
   for (int r = 1; r < o.ranks; ++r) {
     auto fake = std::make_unique<FakePeer>();
     int control[2];

@@ -333,12 +333,12 @@ CASE(nonsense_from_a_peer_costs_the_link_and_nothing_else) {
   CHECK(same_bits(recv, right));
 }
 
-CASE(an_idle_link_is_found_dead_before_a_call_needs_it) {
+void idle_link_is_found_dead(const std::string& kind) {
   Cluster cluster({.ranks = 2,
                    .rails = 2,
                    .stall_floor_ns = kStallNs,
                    .heartbeat_ns = 100'000'000,
-                   .scripts = {"rail=1 kind=blackhole after_ms=200"}});
+                   .scripts = {"rail=1 kind=" + kind + " after_ms=200"}});
   const Nanoseconds end = monotonic_ns() + 20'000'000'000;
   for (int r = 0; r < 2; ++r) {
     uint32_t down = 0;
@@ -354,6 +354,13 @@ CASE(an_idle_link_is_found_dead_before_a_call_needs_it) {
     }
   CHECK(by_heartbeat);
   CHECK(cluster.counters(0).calls == 0);
+}
+
+CASE(an_idle_link_is_found_dead_before_a_call_needs_it) { idle_link_is_found_dead("blackhole"); }
+
+// Only the end that hears nothing can tell: the other one's questions are answered.
+CASE(an_idle_link_that_is_dead_one_way_is_found_dead) {
+  for (const char* kind : {"rx-drop", "tx-drop"}) idle_link_is_found_dead(kind);
 }
 
 CASE(a_peer_that_stops_for_a_while_costs_no_link) {

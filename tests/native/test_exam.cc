@@ -10,7 +10,7 @@ using namespace r2ccl::test;
 
 namespace {
 
-constexpr uint64_t kFloorNs = 200'000'000;
+constexpr uint64_t kFloorNs = 150'000'000;
 constexpr uint32_t kChunk = 4096, kStep = 64;
 constexpr useconds_t kStepUs = 20'000;  // a chunk takes 1.3 s: longer than any answer is waited for
 constexpr uint8_t kBroadcast = 2;
@@ -24,11 +24,12 @@ struct Scene {
   std::vector<uint8_t> frame;
   size_t sent = 0;
   uint64_t ticket = 0;
-  uint32_t suspicions = 0;
+  uint32_t suspicions = 0;         // of rank 2's link over rail 0
+  std::vector<uint64_t> verdicts;  // about rank 1's: the evidence
 
   explicit Scene(uint64_t heartbeat_ns = 0) {
     engine = engine_with(&peers, {.ranks = 3, .rails = 2, .stall_floor_ns = kFloorNs, .heartbeat_ns = heartbeat_ns});
-    for (int r = 0; r < 3; ++r) engine->set_host(r == 0 ? 1 : r, r == 0 ? 1 : r);
+    for (int r : {1, 2}) engine->set_host(r, r);
     PlanWriter w(3, 1);
     w.receive(2, 0, 1);
     plan = w.finish();
@@ -54,8 +55,11 @@ struct Scene {
           if (h.kind == FrameKind::kPing) peer->say(peer->control, {.kind = FrameKind::kPong, .token = h.token});
       r2ccl_event events[64];
       const uint32_t count = engine->events().take(events, 64);
-      for (uint32_t e = 0; e < count; ++e)
-        suspicions += events[e].kind == kEventLinkSuspect && events[e].peer == 2 && events[e].rail == 0;
+      for (uint32_t e = 0; e < count; ++e) {
+        if (events[e].rail != 0) continue;
+        suspicions += events[e].kind == kEventLinkSuspect && events[e].peer == 2;
+        if (events[e].kind == kEventVerdict && events[e].peer == 1) verdicts.push_back(events[e].value);
+      }
     }
   }
 };
@@ -71,6 +75,8 @@ CASE(an_answer_may_wait_behind_a_chunk_that_is_under_way) {
   scene.steps(kWhole, true);
   CHECK(scene.sent == scene.frame.size());
   CHECK(scene.suspicions == 0);
+  scene.steps(40, false);  // the other end has its time to say what it finds
+  CHECK(scene.verdicts.size() == 1 && (scene.verdicts[0] & 255) == 1);  // one link answered
   CHECK(wait_for(*scene.engine, scene.ticket, 10) == Status::OK);
 }
 

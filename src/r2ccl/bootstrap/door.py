@@ -87,22 +87,19 @@ class Refused:
     Attributes:
         addresses: those that refused a connection while no other took one; empty: silence, or the rank lives.
         asked: how many there are.
-        certain: this host's own kernel refused, and nothing stands between a rank and a Unix name.
         reset: a control connection that stood was reset.
         here: the rank shares this one's network stack: no firewall but the host's own stands between them.
     """
 
     addresses: frozenset[str] = frozenset()
     asked: int = 0
-    certain: bool = False
     reset: bool = False
     here: bool = False
 
     @classmethod
     def by(cls, ways: Collection[Way], asked: int, here: bool) -> Refused:
         """These of the ways that were tried refused."""
-        certain = any(family == socket.AF_UNIX for family, _ in ways)
-        return cls(frozenset(_address(way) for way in ways), asked, certain, here=here)
+        return cls(frozenset(_address(way) for way in ways), asked, here=here)
 
     @property
     def patience_s(self) -> float:
@@ -112,7 +109,7 @@ class Refused:
         end; but it should have reset what stood, too.)
         """
         n = len(self.addresses)
-        if self.certain or (n == self.asked and (n > 1 or self.reset or self.here)):
+        if n == self.asked and (n > 1 or self.reset or self.here):
             return 0.0
         return _MANY_S if n > 1 and 2 * n > self.asked else _FEW_S
 

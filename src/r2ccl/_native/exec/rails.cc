@@ -89,8 +89,8 @@ Nanoseconds Engine::heartbeat_every() const noexcept {
 void Engine::tick_heartbeat(Peer& peer, uint32_t l, Nanoseconds now) {
   LinkSlot& slot = *peer.links[l];
   const auto elsewhere = [&] { return heard_elsewhere(peer, l); };
-  const Nanoseconds heard =
-      std::max(slot.heard_ns, slot.moved_in_ns);  // a large chunk is long under way on a slow rail
+  // A large chunk is long under way on a slow rail.
+  const Nanoseconds heard = std::max(slot.heard_ns, slot.moved_in_ns);
   switch (slot.heartbeat.step(now, heard, elsewhere, heartbeat_every(), 2 * settings_.stall_floor_ns)) {
     case Heartbeat::Verdict::kFine:
       return;

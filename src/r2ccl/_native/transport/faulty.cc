@@ -89,16 +89,19 @@ class FaultyLink final : public Link, LinkEvents {
     events_ = &events;
     reset_if_due();
     if (inner_->fd() >= 0) inner_->on_ready(*this, readable, writable);
+    note_input();
   }
   bool poll(LinkEvents& events) noexcept override {
     events_ = &events;
     reset_if_due();
-    return inner_->poll(*this);
+    const bool any = inner_->poll(*this);
+    note_input();
+    return any;
   }
   // Resets do not last: what comes back works.
   bool struck() const noexcept override { return !breaks_once() && fired(); }
   uint64_t tx_bytes() const noexcept override { return inner_->tx_bytes(); }
-  uint64_t rx_bytes() const noexcept override { return inner_->rx_bytes(); }
+  uint64_t rx_bytes() const noexcept override { return rx_bytes_; }
 
  private:
   bool fired() const noexcept {
@@ -114,6 +117,10 @@ class FaultyLink final : public Link, LinkEvents {
   bool drops_input() const noexcept {
     return fired() && fault_.kind != FaultKind::kTxDrop && fault_.kind != FaultKind::kDevice;
   }
+  // What is dropped has not come.
+  void note_input() noexcept {
+    if (!drops_input()) rx_bytes_ = inner_->rx_bytes();
+  }
   void reset_if_due() noexcept {
     if (!breaks_once() || reset_ || !fired()) return;
     reset_ = true;
@@ -127,6 +134,7 @@ class FaultyLink final : public Link, LinkEvents {
   void arrived(Link&, const FrameHeader& header, const uint8_t* payload, bool landed) noexcept override {
     // A frame whose landing was granted before the fault is complete: it has arrived.
     if (drops_input() && !landed) return;
+    note_input();  // before it may be what the fault waited for
     moved_ += header.bytes;
     events_->arrived(*this, header, payload, landed);
   }
@@ -140,7 +148,7 @@ class FaultyLink final : public Link, LinkEvents {
   std::unique_ptr<Link> inner_;
   Fault fault_;
   uint64_t born_;
-  uint64_t moved_ = 0;
+  uint64_t moved_ = 0, rx_bytes_ = 0;
   bool broken_;
   bool reset_ = false;
   LinkEvents* events_ = nullptr;
