@@ -122,6 +122,20 @@ CASE(no_heartbeat_when_switched_off) {
   CHECK(h.step(kStart, kMs, [] { return kStart; }, 0, kAnswer) == Heartbeat::Verdict::kFine);
 }
 
+CASE(a_rate_over_a_span_does_not_depend_on_how_acknowledgements_come) {
+  LinkRate one_by_one, in_batches;
+  for (uint64_t i = 1; i <= 60; ++i) {
+    one_by_one.acknowledged(kStart + i * kMs, kStart, 1000);
+    in_batches.acknowledged(kStart + (i + 9) / 10 * 10 * kMs, kStart, 1000);
+    if (i == 49) CHECK(one_by_one.take_span(50 * kMs) == 0);
+  }
+  const double rate = 1000.0 / kMs;
+  CHECK(std::abs(one_by_one.take_span(50 * kMs) / rate - 1) < 1e-3);
+  CHECK(std::abs(in_batches.take_span(50 * kMs) / rate - 1) < 1e-3);
+  CHECK(in_batches.learnt() > 1.5 * rate);  // which is why there is take_span
+  CHECK(one_by_one.take_span(50 * kMs) == 0);
+}
+
 CASE(only_whether_a_rail_is_slow_is_told_and_not_often) {
   SpeedClass s;
   Nanoseconds t = kStart;

@@ -1,4 +1,5 @@
-// Paced plans: what goes to different peers advances in proportion, though their links share a rail alike.
+// Who gets a rail: peers of a paced plan in proportion to what it sends them, though their links share the rail alike;
+// and the lanes of a peer in turn.
 #include <deque>
 #include <mutex>
 
@@ -14,7 +15,11 @@ namespace {
 struct Rail {
   std::mutex mutex;
   uint32_t turn = 0, waiting = 0;
-  std::vector<int32_t> carried;  // the peer of each chunk, in order
+  struct Chunk {
+    int32_t peer;
+    uint8_t lane;
+  };
+  std::vector<Chunk> carried;
 };
 
 class SharedLink final : public Link {
@@ -41,12 +46,12 @@ class SharedLink final : public Link {
       queue_.pop_front();
       if (queue_.empty()) --shared_.waiting;
       shared_.turn = static_cast<uint32_t>(peer());
-      shared_.carried.push_back(peer());
+      shared_.carried.push_back({peer(), h.lane});
     }
     tx_ += h.bytes;
     const ChunkId id = wire_order(ChunkId{h.call, h.message, h.chunk});
     events.control(*this, {.kind = FrameKind::kAck, .bytes = sizeof id}, reinterpret_cast<const uint8_t*>(&id));
-    events.control(*this, {.kind = FrameKind::kCredit, .lane = h.lane, .freed = ++freed_}, nullptr);
+    events.control(*this, {.kind = FrameKind::kCredit, .lane = h.lane, .freed = ++freed_[h.lane]}, nullptr);
     return true;
   }
   uint64_t tx_bytes() const noexcept override { return tx_; }
@@ -56,14 +61,14 @@ class SharedLink final : public Link {
   Rail& shared_;
   std::deque<FrameHeader> queue_;
   uint64_t tx_ = 0;
-  uint32_t freed_ = 0;
+  uint32_t freed_[2] = {};  // by lane
   bool fenced_ = false;
 };
 
 constexpr uint32_t kParts = 4, kChunksPerPart = 100;
 
-// The peers of the chunks in the order in which the rail carried them; three times as much for rank 2 as for rank 1.
-std::vector<int32_t> carried(bool paced) {
+// The chunks that rank 0 of three sends by this plan, in the order in which the rail carried them.
+std::vector<Rail::Chunk> carried(const PlanImage& plan) {
   Rail rail;
   Options o{.ranks = 3, .rails = 1, .stall_floor_ns = 60'000'000'000};
   auto engine = make_engine(o, 0);
@@ -74,13 +79,8 @@ std::vector<int32_t> carried(bool paced) {
     engine->add_link(std::make_unique<SharedLink>(r, rail));
   }
   CHECK(engine->start() == Status::OK);
-  PlanWriter w(3, kParts);
-  w.send(1, R2CCL_BUF_SEND, 0, 1);
-  for (uint32_t part = 1; part < kParts; ++part) w.send(2, R2CCL_BUF_SEND, part, 1);
-  auto plan = w.finish();
-  plan->paced = paced;
   const std::vector<float> send(kParts * kChunksPerPart * o.chunk_bytes / sizeof(float), 1.0f);
-  r2ccl_call_args args = call_args(*plan, 0, send.data(), nullptr, send.size());
+  r2ccl_call_args args = call_args(plan, 0, send.data(), nullptr, send.size());
   args.chunk_bytes = o.chunk_bytes;
   CHECK(run_call(*engine, args) == Status::OK);
   engine->close(0);
@@ -89,12 +89,22 @@ std::vector<int32_t> carried(bool paced) {
   return rail.carried;
 }
 
+// Three times as much for rank 2 as for rank 1.
+std::vector<Rail::Chunk> carried(bool paced) {
+  PlanWriter w(3, kParts);
+  w.send(1, R2CCL_BUF_SEND, 0, 1);
+  for (uint32_t part = 1; part < kParts; ++part) w.send(2, R2CCL_BUF_SEND, part, 1);
+  const auto plan = w.finish();
+  plan->paced = paced;
+  return carried(*plan);
+}
+
 // Of the chunks up to the end of those for rank 1, how many were for rank 2 for each of them.
-double others_for_each(const std::vector<int32_t>& order) {
+double others_for_each(const std::vector<Rail::Chunk>& order) {
   size_t one = 0, two = 0;
-  for (int32_t peer : order) {
-    one += peer == 1;
-    two += peer == 2;
+  for (const Rail::Chunk& chunk : order) {
+    one += chunk.peer == 1;
+    two += chunk.peer == 2;
     if (one == kChunksPerPart) break;
   }
   return static_cast<double>(two) / static_cast<double>(one);
@@ -110,6 +120,18 @@ CASE(links_of_a_paced_plan_get_what_the_plan_sends_over_them) {
 CASE(without_pacing_links_share_alike) {
   const double ratio = others_for_each(carried(false));
   CHECK(ratio > 0.8 && ratio < 1.3);
+}
+
+CASE(lanes_of_a_peer_take_turns_where_a_link_has_room_for_few_chunks) {
+  PlanWriter w(3, kParts, 2);
+  for (uint32_t part = 0; part < kParts; ++part) w.send(1, R2CCL_BUF_SEND, part, 1, {}, part % 2);
+  const auto order = carried(*w.finish());
+  size_t of_lane[2] = {0, 0}, most_apart = 0;
+  for (const Rail::Chunk& chunk : order) {
+    ++of_lane[chunk.lane];
+    most_apart = std::max(most_apart, std::max(of_lane[0], of_lane[1]) - std::min(of_lane[0], of_lane[1]));
+  }
+  CHECK(of_lane[0] == of_lane[1] && most_apart <= 2);
 }
 
 int main(int argc, char** argv) { return run_cases(argc, argv); }

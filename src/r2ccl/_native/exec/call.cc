@@ -92,6 +92,7 @@ bool Call::bind(ScratchPool& pool) {
   lifted.clear();
   if (!pool.immediate()) lifted.assign(total_chunks, nullptr);
   send_cursor.assign(plan->sends.size(), 0);
+  next_lane.assign(plan->peers.size(), 0);
   unsent_bytes.assign(plan->peers.size(), 0);
   for (size_t p = 0; p < plan->peers.size(); ++p)
     for (uint32_t s = plan->sends_of[p].begin; s < plan->sends_of[p].end; ++s)

@@ -47,6 +47,7 @@ struct Call {
   std::vector<OpRun> ops;
   std::vector<ChunkState> states;
   std::vector<uint32_t> send_cursor;   // by index in plan->sends: the op that is being sent
+  std::vector<uint32_t> next_lane;     // by position in plan->peers: the list whose turn it is, among the peer's
   std::vector<uint64_t> total_bytes;   // to send, by position in plan->peers
   std::vector<uint64_t> unsent_bytes;  // of these
   std::vector<uint32_t> dirty;         // ops to look at again

@@ -286,7 +286,10 @@ void Engine::lift(Peer& peer, Call& call) {
             more = !in_order;
             continue;
           }
-          if (ahead > 0 && peer.lifted >= window_) return;
+          if (ahead > 0 && peer.lifted >= window_) {
+            more = false;
+            continue;
+          }
           const uint8_t* from = run.src + call.chunk_first(c) * run.src_size;
           place = slot_to_send(peer, from);
           if (!place) {

@@ -22,6 +22,7 @@
 #include "exec/trace.h"
 #include "exec/window.h"
 #include "flow/agreement.h"
+#include "flow/backlog.h"
 #include "flow/detector.h"
 #include "flow/detours.h"
 #include "flow/diagnosis.h"
@@ -51,6 +52,7 @@ struct LinkSlot {
   bool verbs = false;  // made of queue pairs
   StallDetector detector;
   LinkRate rate;
+  Backlog backlog;
   Probation probation;
   Nanoseconds probation_since_ns = 0;
   Nanoseconds heard_ns = 0;

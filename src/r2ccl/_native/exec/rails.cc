@@ -332,6 +332,7 @@ bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
   before = std::move(slot.link);
   slot.link = std::move(link);
   slot.detector = StallDetector(settings_.stall_floor_ns, settings_.stall_factor);
+  slot.backlog = Backlog();
   slot.acks.clear();
   slot.ended_ns = 0;
   const Nanoseconds now = monotonic_ns();

@@ -198,7 +198,11 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
   const uint32_t total = call.p2p() ? window_ : 2 * window_;
   const bool paced = plan.paced && !peer.links.empty() && !peer.links[0]->link->lossless();
   const PlanImage::Range range = plan.sends_of[at];
-  for (uint32_t s = range.begin; s < range.end; ++s) {
+  // Lanes take turns, from one call of this to the next: links that have room for one chunk at a time would else carry
+  // those of the first lane alone.
+  const uint32_t lanes = range.end - range.begin, first = call.next_lane[at];
+  for (uint32_t k = 0; k < lanes; ++k) {
+    const uint32_t s = range.begin + (first + k) % lanes;
     const auto& list = plan.sends[s];
     uint32_t& cursor = call.send_cursor[s];
     if (cursor == list.ops.size()) continue;
@@ -236,6 +240,7 @@ bool Engine::pump_call(Peer& peer, Call& call, bool* waits) {
       return any;
     }
     peer.crowded_since_ns = 0;
+    call.next_lane[at] = (first + k + 1) % lanes;
     if (paced) release_held();
     OpRun& run = call.ops[op];
     while (run.cursor < run.chunks && run.state[run.cursor] != ChunkState::kEmpty) ++run.cursor;

@@ -90,6 +90,10 @@ void Engine::tick_peer(Peer& peer, Nanoseconds now) {
       tick_heartbeat(peer, l, now);
       continue;
     }
+    uint64_t limit;
+    const double rate = slot.rate.take_span(Backlog::kSpan);
+    if (rate > 0 && slot.backlog.update(rate, slot.link->least_round_trip_ns(), &limit))
+      slot.link->limit_backlog(limit);
     const Nanoseconds elsewhere = heard_elsewhere(peer, l);
     if (slot.detector.wants_progress(now, oldest))
       slot.detector.progress(now, slot.link->progress(), oldest, slot.link->round_trip_ns());

@@ -16,6 +16,8 @@ class LinkRate {
     ++samples_;
     bytes_ = bytes_ * kKeep + bytes;
     busy_ns_ = busy_ns_ * kKeep + gap;
+    span_bytes_ += bytes;
+    span_ns_ += gap;
     acknowledged_ns_ = now;
   }
 
@@ -32,6 +34,14 @@ class LinkRate {
   bool settled() const noexcept { return samples_ >= 24; }
   // Bytes per nanosecond.
   double learnt() const noexcept { return bytes_ / std::max(busy_ns_, 1.0); }
+  // The same, of all chunks since the last answer that was not 0; 0: the link was busy for less than least_ns since.
+  // Acknowledgements that come together, or late, make no difference to it.
+  double take_span(Nanoseconds least_ns) noexcept {
+    if (span_ns_ < static_cast<double>(least_ns)) return 0;
+    const double rate = span_bytes_ / span_ns_;
+    span_bytes_ = span_ns_ = 0;
+    return rate;
+  }
   // The same now. A link that has been silent for longer than its next chunk should take is as slow as that.
   double at(Nanoseconds now, Nanoseconds oldest_posted_ns, uint32_t chunk_bytes) const noexcept {
     const double rate = learnt();
@@ -44,6 +54,7 @@ class LinkRate {
  private:
   static constexpr double kKeep = 0.875;
   double bytes_ = 0, busy_ns_ = 0;
+  double span_bytes_ = 0, span_ns_ = 0;
   uint32_t samples_ = 0;
   Nanoseconds acknowledged_ns_ = 0;
 };

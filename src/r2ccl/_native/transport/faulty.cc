@@ -75,6 +75,8 @@ class FaultyLink final : public Link, LinkEvents {
   void discard_incoming() noexcept override { inner_->discard_incoming(); }
   uint64_t progress() noexcept override { return inner_->progress(); }
   uint64_t round_trip_ns() noexcept override { return inner_->round_trip_ns(); }
+  uint64_t least_round_trip_ns() noexcept override { return inner_->least_round_trip_ns(); }
+  void limit_backlog(uint64_t bytes) noexcept override { inner_->limit_backlog(bytes); }
   bool written() const noexcept override { return inner_->written(); }
   uint32_t unwritten() const noexcept override { return inner_->unwritten(); }
   bool linger() noexcept override { return inner_->linger(); }

@@ -1,13 +1,14 @@
 // A TCP connection as a link. The payload of a large frame is read straight into its destination.
 #include <errno.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>  // its tcp_info has more than that of netinet/tcp.h
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "base/frame_stream.h"
 #include "transport/transport.h"
@@ -19,6 +20,9 @@ namespace {
 // Bytes that wait in the kernel unsent: small, so that a slow rail does not swallow chunks that another could carry.
 constexpr int kNotsentLowatBytes = 128 << 10;
 constexpr size_t kReadBudgetBytes = 1 << 20;
+#ifndef SO_BUF_LOCK
+constexpr int SO_BUF_LOCK = 72;  // headers before Linux 5.16
+#endif
 
 class TcpLink final : public Link {
  public:
@@ -55,9 +59,24 @@ class TcpLink final : public Link {
 
   uint64_t round_trip_ns() noexcept override {
     tcp_info info{};
-    socklen_t size = sizeof info;
-    if (!stream_.open() || getsockopt(stream_.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
-    return uint64_t{info.tcpi_rtt} * 1000;
+    return ask(&info) ? uint64_t{info.tcpi_rtt} * 1000 : 0;
+  }
+
+  uint64_t least_round_trip_ns() noexcept override {
+    tcp_info info{};
+    return ask(&info) && info.tcpi_min_rtt != UINT32_MAX ? uint64_t{info.tcpi_min_rtt} * 1000 : UINT64_MAX;
+  }
+
+  void limit_backlog(uint64_t bytes) noexcept override {
+    if (!stream_.open()) return;
+    if (bytes == 0) {
+      // The kernel sizes the buffer by itself again; before Linux 5.16 it will not, and gets the most it allows.
+      const int locked = 0;
+      if (setsockopt(stream_.fd(), SOL_SOCKET, SO_BUF_LOCK, &locked, sizeof locked) == 0) return;
+      bytes = std::numeric_limits<int>::max();
+    }
+    const int half = static_cast<int>(bytes / 2);  // the kernel doubles what it is told
+    setsockopt(stream_.fd(), SOL_SOCKET, SO_SNDBUF, &half, sizeof half);
   }
 
   void on_ready(LinkEvents& events, bool readable, bool writable) noexcept override {
@@ -103,6 +122,11 @@ class TcpLink final : public Link {
     TcpLink& link;
     LinkEvents& events;
   };
+
+  bool ask(tcp_info* info) noexcept {
+    socklen_t size = sizeof *info;
+    return stream_.open() && getsockopt(stream_.fd(), IPPROTO_TCP, TCP_INFO, info, &size) == 0;
+  }
 
   void note(int rc) noexcept {
     if (rc != 0 && !error_) error_ = rc;

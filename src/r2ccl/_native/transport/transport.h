@@ -83,6 +83,11 @@ class Link {
   virtual uint64_t progress() noexcept = 0;
   // As the transport measures it now, queues on the way included; 0: it does not.
   virtual uint64_t round_trip_ns() noexcept { return 0; }
+  // Without the queues: the least there was. UINT64_MAX: not known.
+  virtual uint64_t least_round_trip_ns() noexcept { return UINT64_MAX; }
+  // The most that may be handed over to the network and not be confirmed, or not be sent yet; 0: as the transport sees
+  // fit.
+  virtual void limit_backlog(uint64_t /*bytes*/) noexcept {}
   // All that was written has left this process (used when acknowledgements are switched off).
   virtual bool written() const noexcept { return true; }
   // How many of the frames written last still need their source memory.
