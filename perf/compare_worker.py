@@ -151,9 +151,22 @@ class Bench:
             raise ArithmeticError(f"{wrong.size} of {x.size} elements wrong; [{i}] = {y[i]}, expected {expected[i]}")
 
 
+def spread(rank: int, ranks: int) -> None:
+    """Where there are more ranks than cores, binds all threads of this one to a core, as launchers do: the ranks in turn.
+
+    Else the kernel may leave three of four ranks on one core for as long as a measurement takes, and which library that
+    meets is chance.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if ranks > len(cores):
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), {cores[rank % len(cores)]})
+
+
 def serve(library: Library, connection: socket.socket, peer: str) -> None:
     """Carries out orders until the coordinator hangs up."""
     bench = Bench(library)
+    spread(library.rank, library.size)
     with connection.makefile("rw") as lines:
 
         def answer(**fields: Any) -> None:

@@ -42,27 +42,32 @@ int swallowed(Link& link) {
 
 }  // namespace
 
-CASE(twice_what_the_path_holds_and_two_milliseconds) {
-  CHECK(Backlog::bytes(50 * kMBps, 0) == 200'000);
-  CHECK(Backlog::bytes(10 * kMBps, 10 * kMs) == 240'000);
-  CHECK(Backlog::bytes(1 * kMBps, 0) == Backlog::kLeast);
+// The limit after a connection was seen at these rates, one after the other.
+uint64_t after(std::initializer_list<double> rates, uint64_t round_trip_ns) {
+  Backlog b;
+  uint64_t limit = Backlog::kUnlimited;
+  for (double rate : rates) {
+    const uint64_t before = limit;
+    CHECK(b.update(rate * kMBps, round_trip_ns, &limit) == (limit != before));
+  }
+  return limit;
+}
+
+CASE(slow_connections_have_one_limit) {
+  for (double rate : {0.1, 9.0, 19.0, 32.0}) CHECK(after({rate}, 0) == Backlog::kLimit);
+  CHECK(after({5}, 10 * kMs) == Backlog::kLimit);
 }
 
 CASE(fast_and_far_connections_are_left_to_the_kernel) {
-  CHECK(Backlog::bytes(1000 * kMBps, 0) == Backlog::kUnlimited);
-  CHECK(Backlog::bytes(30 * kMBps, 50 * kMs) == Backlog::kUnlimited);
-  CHECK(Backlog::bytes(10 * kMBps, UINT64_MAX) == Backlog::kUnlimited);  // not known
+  for (double rate : {34.0, 100.0, 1000.0}) CHECK(after({rate}, 0) == Backlog::kUnlimited);
+  CHECK(after({10}, 10 * kMs) == Backlog::kUnlimited);
+  CHECK(after({10}, UINT64_MAX) == Backlog::kUnlimited);  // not known
 }
 
-CASE(small_changes_are_not_worth_a_call) {
-  Backlog b;
-  uint64_t limit = 1;
-  CHECK(!b.update(1000 * kMBps, 0, &limit) && limit == 1);
-  CHECK(b.update(50 * kMBps, 0, &limit) && limit == 200'000);
-  CHECK(!b.update(45 * kMBps, 0, &limit) && !b.update(60 * kMBps, 0, &limit));
-  CHECK(b.update(70 * kMBps, 0, &limit) && limit == 280'000);
-  CHECK(b.update(1000 * kMBps, 0, &limit) && limit == Backlog::kUnlimited);
-  CHECK(b.update(50 * kMBps, 0, &limit) && limit == 200'000);
+CASE(rates_that_wander_about_the_edge_change_nothing) {
+  CHECK(after({20, 40, 30, 45}, 0) == Backlog::kLimit);
+  CHECK(after({20, 50, 40}, 0) == Backlog::kUnlimited);
+  CHECK(after({20, 50, 30}, 0) == Backlog::kLimit);
 }
 
 CASE(a_slow_connection_holds_little_until_it_is_fast_again) {
@@ -70,9 +75,9 @@ CASE(a_slow_connection_holds_little_until_it_is_fast_again) {
   const auto link = make_tcp_link(1, 0, mine, 1 << 20);
   const int before = option(mine, SO_SNDBUF);
   CHECK(link->least_round_trip_ns() < 1000 * kMs);
-  link->limit_backlog(Backlog::kLeast);
-  CHECK(before > static_cast<int>(Backlog::kLeast) && option(mine, SO_SNDBUF) == static_cast<int>(Backlog::kLeast));
-  CHECK(swallowed(*link) <= static_cast<int>(Backlog::kLeast));
+  link->limit_backlog(Backlog::kLimit);
+  CHECK(before > static_cast<int>(Backlog::kLimit) && option(mine, SO_SNDBUF) == static_cast<int>(Backlog::kLimit));
+  CHECK(swallowed(*link) <= static_cast<int>(Backlog::kLimit));
   link->limit_backlog(Backlog::kUnlimited);
   if (option(mine, SO_BUF_LOCK) >= 0) CHECK(option(mine, SO_BUF_LOCK) == 0);  // the kernel sizes it by itself again
   ::close(theirs);

@@ -150,6 +150,33 @@ CASE(a_root_that_runs_ahead_waits_for_slots_of_the_window) {
   CHECK(cluster.counters(0).window_chunks > 0);
 }
 
+// The receiver takes the last lane first, and nothing of the others before that is complete.
+CASE(no_lane_waits_for_the_slots_of_others) {
+  constexpr uint32_t kLanes = 8;
+  constexpr size_t kElements = kLanes * 10'000;
+  for (const bool windows : {false, true}) {
+    Devices devices(2);
+    devices.reach_each_other();
+    Cluster cluster(devices.with({.ranks = 2,
+                                  .rails = 1,
+                                  .kind = windows ? Kind::kShm : Kind::kTcp,
+                                  .staging_bytes = 4096 * 6,
+                                  .windows = windows}));
+    PlanWriter from(2, kLanes, kLanes), to(2, kLanes, kLanes);
+    for (uint8_t lane = 0; lane < kLanes; ++lane) from.send(1, R2CCL_BUF_SEND, lane, 1, {}, lane);
+    const uint32_t first = to.receive(0, kLanes - 1, 1, {}, kLanes - 1);
+    for (uint8_t lane = 0; lane < kLanes - 1; ++lane) to.receive(0, lane, 1, {{first, 1}}, lane);
+    const std::unique_ptr<PlanImage> plans[] = {from.finish(), to.finish()};
+    cluster.each([&](int r) {
+      DeviceArray send(devices[r], values(0, kElements, 0)), recv(devices[r], std::vector<float>(kElements, -1.0f));
+      const Status s =
+          run_call(cluster[r], call_args(*plans[r], kBroadcast, send.data(), recv.data(), kElements), 10);
+      CHECK(s == Status::OK);
+      if (r == 1) CHECK(same_bits(recv.get(), values(0, kElements, 0)));
+    });
+  }
+}
+
 CASE(small_messages_and_calls_without_failover) {
   for (bool failover : {true, false}) {
     Devices devices(3);

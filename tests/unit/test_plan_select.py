@@ -173,3 +173,27 @@ def test_rails_of_a_shape() -> None:
         damaged.with_rail(0, 2)
     with pytest.raises(InvalidArgument, match="one row for each of 3 hosts"):
         damaged.with_rails(((1.0,), (1.0,)))
+
+
+def test_a_ring_is_as_slow_as_the_rails_that_two_neighbours_share() -> None:
+    hosts = tuple((2 * h, 2 * h + 1) for h in range(3))
+    whole = ClusterShape(hosts, rail_gbs=((0.036,) * 3,) * 3, connected=False, cores=2)
+    assert whole.narrowest_gbs == whole.weakest_gbs
+    request = PlanRequest(C.ALL_REDUCE, 64 << 20)
+    two_lost = whole.with_rail(1, 0).with_rail(2, 1)  # 1 and 2 share one rail of three
+    assert two_lost.narrowest_gbs == pytest.approx(0.036)
+    costs, healthy = costs_us(request, two_lost), costs_us(request, whole)["hierarchical"]
+    assert 2.9 < costs["hierarchical"] / healthy < 3.1  # measured in the lab: 2.97
+    assert 1.2 < costs["tree_packing"] / healthy < 1.35
+    same_lost = whole.with_rail(1, 0).with_rail(2, 0)
+    assert same_lost.narrowest_gbs == same_lost.weakest_gbs
+    connected = ClusterShape(hosts, rail_gbs=two_lost.rail_gbs, full_gbs=whole.rail_gbs)
+    assert connected.narrowest_gbs == connected.weakest_gbs
+
+
+def test_no_ring_where_every_host_lost_another_rail() -> None:
+    shape = ClusterShape(tuple((h,) for h in range(3)), rail_gbs=((1.0,) * 3,) * 3, connected=False)
+    for h in range(3):
+        shape = shape.with_rail(h, h)
+    assert not shape.uneven
+    assert choose(PlanRequest(C.ALL_REDUCE, 64 << 20), shape, 0).algorithm == "direct"

@@ -64,17 +64,18 @@ class Model:
         self.net_rounds = ceil_log2(self.H)
         self.others = Steps(self.n - self.L - 1, self.L - 1) if self.wires else Steps(0, max(0, self.L - 2))
 
-    def us(self, load: Load) -> float:
-        """Microseconds of a load."""
+    def us(self, load: Load, neighbours: bool = False) -> float:
+        """Microseconds of a load. neighbours: a host sends all that it sends to one other, the next in a ring."""
         s = self.shape
+        gbs = s.narrowest_gbs if neighbours else s.weakest_gbs
         cores = min(self.L, s.cores)
-        wire = load.net / (s.weakest_gbs * 1e3)
+        wire = load.net / (gbs * 1e3)
         work = max(load.work, (load.host_work or self.L * load.work) / cores) / (s.shm_gbs * 1e3)
         number = load.steps.net + load.steps.shm
         move = max(wire, work) if load.pipelined else wire + work
         chunk = min(s.chunk_bytes, self.D)
         idle = load.fill if load.pipelined else number  # waits of one chunk, with nothing else to do meanwhile
-        fill = idle * chunk * (1 / (s.weakest_gbs * 1e3) if self.wires else 2 / (s.shm_gbs * 1e3))
+        fill = idle * chunk * (1 / (gbs * 1e3) if self.wires else 2 / (s.shm_gbs * 1e3))
         steps = load.steps.net * s.alpha_net_us + load.steps.shm * s.alpha_shm_us
         each = load.messages * s.overhead_shm_us + load.net_messages * s.overhead_net_us
         return steps + each + move + fill

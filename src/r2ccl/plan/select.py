@@ -91,8 +91,8 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
             )
     model = _model(request, shape)
     if not shape.uneven and not shape.rails_apart:
-        return min((a for a in able if not a.uneven), key=lambda a: model.us(a.load(model)))
-    costs = [(model.us(load), load.net, a) for load, a in ((a.load(model), a) for a in able)]
+        return min((a for a in able if not a.uneven), key=lambda a: _us(model, a))
+    costs = [(_us(model, a), a.load(model).net, a) for a in able]
     least = min(us for us, _, _ in costs)
     return min((cost for cost in costs if cost[0] <= (1 + ALIKE) * least), key=lambda cost: cost[:2][::-1])[2]
 
@@ -100,7 +100,7 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
 def costs_us(request: PlanRequest, shape: ClusterShape) -> dict[str, float]:
     """Estimated microseconds of every algorithm that applies, for reports and tests."""
     model = _model(request, shape)
-    return {a.name: model.us(a.load(model)) for a in _able(request, shape)}
+    return {a.name: _us(model, a) for a in _able(request, shape)}
 
 
 def _able(request: PlanRequest, shape: ClusterShape) -> list[Algorithm]:
@@ -144,6 +144,10 @@ def _forced(collective: Collective, text: str) -> tuple[str, bool]:
         elif not equals and not found[1]:
             found = (name, False)
     return found
+
+
+def _us(model: Model, a: Algorithm) -> float:
+    return model.us(a.load(model), neighbours=a.talks is Talks.NEIGHBOURS)
 
 
 def _model(request: PlanRequest, shape: ClusterShape) -> Model:

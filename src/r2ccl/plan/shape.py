@@ -105,6 +105,18 @@ class ClusterShape:
         return min(self.host_gbs)
 
     @cached_property
+    def narrowest_gbs(self) -> float:
+        """What two neighbours of a ring of all hosts can say to each other, of the pair that can say least.
+
+        Less than ``weakest_gbs`` where rails are separate and neighbours lost different ones.
+        """
+        ring = self.in_ring_order
+        if self.connected or not self.rail_gbs or ring is None or len(set(self.rail_gbs)) == 1:
+            return self.weakest_gbs
+        rows = ring.rail_gbs
+        return min(sum(map(min, row, rows[i - 1])) for i, row in enumerate(rows))
+
+    @cached_property
     def most_local(self) -> int:
         """Ranks of the fullest host."""
         return max(len(host) for host in self.hosts)

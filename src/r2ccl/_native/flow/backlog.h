@@ -1,40 +1,38 @@
 // How much a slow TCP connection may hold in the kernel. Several senders meet at a receiver's port; what each has under
-// way beyond that fills the port's queue, makes every chunk wait there, and is lost when the queue is full.
+// way beyond what its path holds fills the port's queue, makes every chunk wait there, and is lost when it is full.
 #pragma once
-#include <algorithm>
 #include <cstdint>
 
 #include "base/clock.h"
 
 namespace r2ccl {
 
-// Bytes sent and not confirmed, or not sent yet. Twice what the path holds at the speed the connection has, so that it
-// finds out when it could be faster, and a little against threads that do not get to run at once.
+// Bytes sent and not confirmed, or not sent yet. The same for all connections that are slow enough for it: where they
+// meet in a queue their rates follow what each holds there, and a limit that followed the rates in turn would let one
+// push the others out. Fast ones and far ones are left to the kernel: their queues are short in time, and it follows
+// their paths by itself.
 class Backlog {
  public:
-  static constexpr uint64_t kUnlimited = 0;
-  // Above this the kernel does better: it follows a fast path by itself, and a queue that fast is short in time.
-  static constexpr uint64_t kLeast = 128 << 10, kMost = 384 << 10;
-  static constexpr Nanoseconds kSlack = 2'000'000;
+  static constexpr uint64_t kUnlimited = 0, kLimit = 128 << 10;
   // A link is busy for so long between two looks at its rate.
   static constexpr Nanoseconds kSpan = 50'000'000;
 
-  // round_trip_ns: without queues on the way.
-  static uint64_t bytes(double bytes_per_ns, uint64_t round_trip_ns) noexcept {
-    const double wanted = 2 * bytes_per_ns * (static_cast<double>(round_trip_ns) + kSlack);
-    return wanted > kMost ? kUnlimited : std::max(static_cast<uint64_t>(wanted), kLeast);
-  }
-
-  // Whether the limit is to change, and to what; small differences are not worth a call of the kernel.
+  // Whether the limit is to change, and to what. round_trip_ns: without queues on the way.
   bool update(double bytes_per_ns, uint64_t round_trip_ns, uint64_t* limit) noexcept {
-    const uint64_t now = bytes(bytes_per_ns, round_trip_ns);
-    const bool both = now != kUnlimited && limit_ != kUnlimited;
-    if (now == limit_ || (both && now < limit_ + limit_ / 4 && limit_ < now + now / 4)) return false;
+    // Twice what the path holds, so that a connection finds out when it could be faster, and what threads cost that do
+    // not get to run at once.
+    const double wanted = 2 * bytes_per_ns * (static_cast<double>(round_trip_ns) + kSlack);
+    const double most = limit_ == kUnlimited ? kLimit : kRelease * kLimit;
+    const uint64_t now = wanted > most ? kUnlimited : kLimit;
+    if (now == limit_) return false;
     *limit = limit_ = now;
     return true;
   }
 
  private:
+  static constexpr Nanoseconds kSlack = 2'000'000;
+  static constexpr double kRelease = 1.5;
+
   uint64_t limit_ = kUnlimited;
 };
 
