@@ -169,8 +169,7 @@ CASE(no_lane_waits_for_the_slots_of_others) {
     const std::unique_ptr<PlanImage> plans[] = {from.finish(), to.finish()};
     cluster.each([&](int r) {
       DeviceArray send(devices[r], values(0, kElements, 0)), recv(devices[r], std::vector<float>(kElements, -1.0f));
-      const Status s =
-          run_call(cluster[r], call_args(*plans[r], kBroadcast, send.data(), recv.data(), kElements), 10);
+      const Status s = run_call(cluster[r], call_args(*plans[r], kBroadcast, send.data(), recv.data(), kElements), 10);
       CHECK(s == Status::OK);
       if (r == 1) CHECK(same_bits(recv.get(), values(0, kElements, 0)));
     });
