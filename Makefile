@@ -152,7 +152,7 @@ bench: build ## side by side with other libraries (installs them in environments
 bench-faults: build lab-tools ## what failures cost, beside other libraries and MPTCP (12 minutes; BENCH_ARGS=--quick: 3)
 	$(BIN)/python perf/faults.py $(BENCH_ARGS)
 
-bench-plans: build lab-tools ## what a lost NIC costs under each algorithm: measured, predicted, bound (8 minutes; BENCH_ARGS=--quick: 4)
+bench-plans: build lab-tools ## what a lost NIC costs under each algorithm: measured, predicted, bound (13 minutes; BENCH_ARGS=--quick: 6)
 	$(BIN)/python perf/plans.py $(BENCH_ARGS)
 
 clean: ## remove what was built; the environment stays
