@@ -55,7 +55,7 @@ CASE(verdicts) {
     d.begin(kStart, 50 * kMs);
     CHECK(!d.ready(kStart));
     d.found(row.mine, {}, false);
-    d.told(row.theirs, false, 50 * kMs);
+    d.told(kStart, row.theirs, false, 50 * kMs);
     CHECK(d.ready(kStart + kMs));
     CHECK(d.verdict() == row.verdict);
   }
@@ -84,7 +84,7 @@ CASE(the_direction_is_told_by_who_heard_whom_last) {
     Diagnosis d;
     d.begin(kStart, row.mine);
     CHECK(d.direction() == Direction::kUnknown);
-    d.told(Finding::kAlive, false, row.theirs);
+    d.told(kStart, Finding::kAlive, false, row.theirs);
     CHECK(d.direction() == row.direction);
   }
 }
@@ -95,8 +95,23 @@ CASE(a_quick_return_is_a_false_alarm_unless_an_interface_was_down) {
   d.begin(kStart, 50 * kMs);
   CHECK(d.false_alarm(kStart + 300 * kMs));
   CHECK(!d.false_alarm(kStart + Diagnosis::kFalseAlarmNs));
-  d.told(Finding::kDead, true, 0);
+  d.told(kStart, Finding::kDead, true, 0);
   CHECK(!d.false_alarm(kStart + 300 * kMs));
+}
+
+CASE(a_word_of_the_peer_that_overtakes_its_notice_counts) {
+  auto verdict = [](Nanoseconds told, bool reopened) {
+    Diagnosis d;
+    d.told(told, Finding::kDead, true, 0);
+    if (reopened) d.reopened();
+    d.begin(kStart, kMs);
+    d.found(Finding::kAlive, {.answered = 1}, false);
+    CHECK(d.ready(kStart + Diagnosis::kPatienceNs + kMs));
+    return d.ready(kStart) ? d.verdict() : Verdict::kNone;
+  };
+  CHECK(verdict(kStart - kMs, false) == Verdict::kRemoteRail);
+  CHECK(verdict(kStart - kMs, true) == Verdict::kNone);  // it was about an earlier failure: the peer is waited for
+  CHECK(verdict(kStart - Diagnosis::kPatienceNs, false) == Verdict::kNone);
 }
 
 CASE(an_idle_link_that_answers_is_never_suspected) {

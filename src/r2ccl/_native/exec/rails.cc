@@ -332,7 +332,9 @@ bool Engine::reopen(int32_t rank, uint32_t l, int fd) {
   before = std::move(slot.link);
   slot.link = std::move(link);
   slot.detector = StallDetector(settings_.stall_floor_ns, settings_.stall_factor);
+  slot.rate = LinkRate();  // what it was slow for is over
   slot.backlog = Backlog();
+  slot.diagnosis.reopened();
   slot.acks.clear();
   slot.ended_ns = 0;
   const Nanoseconds now = monotonic_ns();

@@ -146,8 +146,8 @@ void Engine::handle_control(Peer& peer, int32_t via, const FrameHeader& h, const
       break;
     case FrameKind::kFinding:
       if (h.message < peer.links.size() && h.chunk == peer.failover.generation(h.message))
-        peer.links[h.message]->diagnosis.told(static_cast<Finding>(std::min(h.flags & 255, 2)), (h.flags & 256) != 0,
-                                              h.token * kMillisecond);
+        peer.links[h.message]->diagnosis.told(now, static_cast<Finding>(std::min(h.flags & 255, 2)),
+                                              (h.flags & 256) != 0, h.token * kMillisecond);
       break;
     case FrameKind::kExamine:
       if (peer.control && peer.control->same_host() && h.message < rails_.size())

@@ -38,11 +38,17 @@ class Diagnosis {
 
   // The link was suspected. silence: how long nothing had come over it.
   void begin(Nanoseconds now, Nanoseconds silence) noexcept {
+    const Diagnosis before = *this;
     *this = Diagnosis{};
     open_ = true;
     since_ns_ = now;
     silence_ns_ = silence;
+    // The peer's word may overtake its notice of the failure.
+    if (before.early_ns_ != 0 && now < before.early_ns_ + kPatienceNs)
+      told(now, before.theirs_, before.interface_there_, before.their_silence_ns_);
   }
+  // The link has been connected again: what the peer says from now on, or said, is about another failure.
+  void reopened() noexcept { early_ns_ = 0; }
   bool open() const noexcept { return open_; }
   Nanoseconds since_ns() const noexcept { return since_ns_; }
   Nanoseconds silence_ns() const noexcept { return silence_ns_; }
@@ -59,8 +65,9 @@ class Diagnosis {
     if (!have_theirs_) theirs_ = theirs;
     probed_ = true;
   }
-  void told(Finding theirs, bool interface, Nanoseconds silence) noexcept {
-    theirs_ = theirs == Finding::kUnknown ? theirs_ : theirs;
+  void told(Nanoseconds now, Finding theirs, bool interface, Nanoseconds silence) noexcept {
+    if (!open_) early_ns_ = now;
+    theirs_ = open_ && theirs == Finding::kUnknown ? theirs_ : theirs;
     have_theirs_ = true;
     interface_there_ = interface;
     their_silence_ns_ = silence;
@@ -104,6 +111,7 @@ class Diagnosis {
   bool interface_here_ = false, interface_there_ = false;
   Finding mine_ = Finding::kUnknown, theirs_ = Finding::kUnknown;
   Nanoseconds since_ns_ = 0, silence_ns_ = 0, their_silence_ns_ = 0;
+  Nanoseconds early_ns_ = 0;  // told while no diagnosis was open
   RailAnswers answers_;
 };
 
