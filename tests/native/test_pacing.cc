@@ -1,5 +1,5 @@
 // Who gets a rail: peers of a paced plan in proportion to what it sends them, though their links share the rail alike;
-// and the lanes of a peer in turn.
+// the lanes of a peer in turn; and how much a link may hold that turns out to be slow.
 #include <deque>
 #include <mutex>
 
@@ -20,6 +20,8 @@ struct Rail {
     uint8_t lane;
   };
   std::vector<Chunk> carried;
+  Nanoseconds pace_ns = 0, next_ns = 0;  // a chunk takes so long
+  std::vector<uint64_t> limits;          // that links were given
 };
 
 class SharedLink final : public Link {
@@ -41,7 +43,10 @@ class SharedLink final : public Link {
     {
       std::lock_guard lock(shared_.mutex);
       if (queue_.empty()) return false;
+      const Nanoseconds now = monotonic_ns();
+      if (now < shared_.next_ns) return false;
       if (shared_.waiting > 1 && shared_.turn == static_cast<uint32_t>(peer())) return false;  // the other one's turn
+      shared_.next_ns = now + shared_.pace_ns;
       h = queue_.front();
       queue_.pop_front();
       if (queue_.empty()) --shared_.waiting;
@@ -54,6 +59,8 @@ class SharedLink final : public Link {
     events.control(*this, {.kind = FrameKind::kCredit, .lane = h.lane, .freed = ++freed_[h.lane]}, nullptr);
     return true;
   }
+  uint64_t least_round_trip_ns() noexcept override { return 0; }
+  void limit_backlog(uint64_t bytes) noexcept override { shared_.limits.push_back(bytes); }
   uint64_t tx_bytes() const noexcept override { return tx_; }
   uint64_t rx_bytes() const noexcept override { return 0; }
 
@@ -67,9 +74,8 @@ class SharedLink final : public Link {
 
 constexpr uint32_t kParts = 4, kChunksPerPart = 100;
 
-// The chunks that rank 0 of three sends by this plan, in the order in which the rail carried them.
-std::vector<Rail::Chunk> carried(const PlanImage& plan) {
-  Rail rail;
+// Rank 0 of three sends by this plan.
+void carry(const PlanImage& plan, Rail& rail) {
   Options o{.ranks = 3, .rails = 1, .stall_floor_ns = 60'000'000'000};
   auto engine = make_engine(o, 0);
   int control[2][2];
@@ -86,17 +92,18 @@ std::vector<Rail::Chunk> carried(const PlanImage& plan) {
   engine->close(0);
   for (auto& pair : control) ::close(pair[1]);
   CHECK(rail.carried.size() == kParts * kChunksPerPart);
-  return rail.carried;
 }
 
-// Three times as much for rank 2 as for rank 1.
+// Three times as much for rank 2 as for rank 1: the chunks in the order in which the rail carried them.
 std::vector<Rail::Chunk> carried(bool paced) {
   PlanWriter w(3, kParts);
   w.send(1, R2CCL_BUF_SEND, 0, 1);
   for (uint32_t part = 1; part < kParts; ++part) w.send(2, R2CCL_BUF_SEND, part, 1);
   const auto plan = w.finish();
   plan->paced = paced;
-  return carried(*plan);
+  Rail rail;
+  carry(*plan, rail);
+  return rail.carried;
 }
 
 // Of the chunks up to the end of those for rank 1, how many were for rank 2 for each of them.
@@ -125,13 +132,22 @@ CASE(without_pacing_links_share_alike) {
 CASE(lanes_of_a_peer_take_turns_where_a_link_has_room_for_few_chunks) {
   PlanWriter w(3, kParts, 2);
   for (uint32_t part = 0; part < kParts; ++part) w.send(1, R2CCL_BUF_SEND, part, 1, {}, part % 2);
-  const auto order = carried(*w.finish());
+  Rail rail;
+  carry(*w.finish(), rail);
   size_t of_lane[2] = {0, 0}, most_apart = 0;
-  for (const Rail::Chunk& chunk : order) {
+  for (const Rail::Chunk& chunk : rail.carried) {
     ++of_lane[chunk.lane];
     most_apart = std::max(most_apart, std::max(of_lane[0], of_lane[1]) - std::min(of_lane[0], of_lane[1]));
   }
   CHECK(of_lane[0] == of_lane[1] && most_apart <= 2);
+}
+
+CASE(a_link_that_turns_out_to_be_slow_may_hold_little) {
+  PlanWriter w(3, kParts);
+  w.send(1, R2CCL_BUF_SEND, 0, kParts);
+  Rail rail{.pace_ns = 300'000};  // 4 KiB each: 14 MB/s, for 120 ms
+  carry(*w.finish(), rail);
+  CHECK(rail.limits == std::vector<uint64_t>{Backlog::kLimit});
 }
 
 int main(int argc, char** argv) { return run_cases(argc, argv); }

@@ -91,8 +91,8 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
             )
     model = _model(request, shape)
     if not shape.uneven and not shape.rails_apart:
-        return min((a for a in able if not a.uneven), key=lambda a: _us(model, a))
-    costs = [(_us(model, a), a.load(model).net, a) for a in able]
+        return min((a for a in able if not a.uneven), key=lambda a: _weighed(model, a)[0])
+    costs = [(*_weighed(model, a), a) for a in able]
     least = min(us for us, _, _ in costs)
     return min((cost for cost in costs if cost[0] <= (1 + ALIKE) * least), key=lambda cost: cost[:2][::-1])[2]
 
@@ -100,7 +100,7 @@ def pick(request: PlanRequest, shape: ClusterShape, algorithm: str = "") -> Algo
 def costs_us(request: PlanRequest, shape: ClusterShape) -> dict[str, float]:
     """Estimated microseconds of every algorithm that applies, for reports and tests."""
     model = _model(request, shape)
-    return {a.name: _us(model, a) for a in _able(request, shape)}
+    return {a.name: _weighed(model, a)[0] for a in _able(request, shape)}
 
 
 def _able(request: PlanRequest, shape: ClusterShape) -> list[Algorithm]:
@@ -146,8 +146,10 @@ def _forced(collective: Collective, text: str) -> tuple[str, bool]:
     return found
 
 
-def _us(model: Model, a: Algorithm) -> float:
-    return model.us(a.load(model), neighbours=a.talks is Talks.NEIGHBOURS)
+def _weighed(model: Model, a: Algorithm) -> tuple[float, float]:
+    """Microseconds, and bytes on the wire of the busiest host."""
+    load = a.load(model)
+    return model.us(load, neighbours=a.talks is Talks.NEIGHBOURS), load.net
 
 
 def _model(request: PlanRequest, shape: ClusterShape) -> Model:
