@@ -165,7 +165,9 @@ def losing_a_rail(comm: r2ccl.Communicator, arrays: CupyOnFake) -> tuple[int, by
 
 def test_a_lost_rail_costs_no_bit(cuda_library: str) -> None:
     calm = Config(deterministic=True)
-    faulty = calm.with_(fault_script="rail=1 kind=blackhole after_bytes=700000", stall_floor_ms=150.0)
+    # Two, one after the other: of one, the few chunks under way may all have been hedged before it counts as lost.
+    script = "rail=1 kind=blackhole after_bytes=700000\nrail=2 kind=blackhole after_bytes=3000000"
+    faulty = calm.with_(fault_script=script, stall_floor_ms=150.0)
     undisturbed = on_gpus(losing_a_rail, 2, cuda_library, config=calm, hosts=2, rails=3)
     disturbed = on_gpus(losing_a_rail, 2, cuda_library, config=lambda r: faulty if r == 0 else calm, hosts=2, rails=3)
     assert sum(replayed for replayed, _ in disturbed) > 0
